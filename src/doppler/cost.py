@@ -1,0 +1,150 @@
+"""CostModel: seconds of each exec and each transfer, from a roofline or as given."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from doppler.arrays import FloatArray, frozen
+from doppler.errors import TopologyError
+from doppler.graph.graph import Graph
+from doppler.graph.levels import Levels, bottom_levels, top_levels
+from doppler.topology.topology import Topology
+
+_WIDTH = {"16": "float16", "32": "float32", "64": "float64", "128": "float64", "8": "float16"}
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Seconds of every task a graph can need on a topology.
+
+    A transfer of tensor t over link l takes
+    `fixed_s[t] + latency_s[l] + tensor_bytes[t] * s_per_byte[l]`.
+    """
+
+    exec_s: FloatArray  # (V, D) of a vertex on a device; 0 for inputs
+    fixed_s: FloatArray  # (T,)
+    latency_s: FloatArray  # (L,)
+    s_per_byte: FloatArray  # (L,)
+
+    def transfer_s(self, graph: Graph, tensor: int, link: int) -> float:
+        """Seconds to move a tensor over a link."""
+        return float(
+            self.fixed_s[tensor]
+            + self.latency_s[link]
+            + graph.tensor_bytes[tensor] * self.s_per_byte[link]
+        )
+
+    def mean_exec_s(self) -> FloatArray:
+        """(V,) seconds of each vertex, averaged over the devices."""
+        return frozen(self.exec_s.mean(axis=1))
+
+    def mean_transfer_s(self, graph: Graph, topology: Topology) -> FloatArray:
+        """(T,) seconds to move each tensor, averaged over the ordered pairs of devices."""
+        links = topology.route[topology.route >= 0]
+        if not len(links):
+            return frozen(np.zeros(graph.num_tensors))
+        latency, slope = self.latency_s[links].mean(), self.s_per_byte[links].mean()
+        return frozen(self.fixed_s + latency + graph.tensor_bytes * slope)
+
+    def bottom_levels(self, graph: Graph, topology: Topology) -> Levels:
+        """Longest paths to an exit by mean exec and transfer seconds."""
+        return bottom_levels(graph, self.mean_exec_s(), self.mean_transfer_s(graph, topology))
+
+    def top_levels(self, graph: Graph, topology: Topology) -> Levels:
+        """Longest paths from an entry by mean exec and transfer seconds."""
+        return top_levels(graph, self.mean_exec_s(), self.mean_transfer_s(graph, topology))
+
+
+class CostModel(Protocol):
+    """Anything that prices a graph on a topology."""
+
+    def costs(self, graph: Graph, topology: Topology) -> Costs:
+        """Seconds of every task."""
+        ...
+
+
+class DefaultCostModel:
+    """The graph's explicit costs where it has them, a roofline where it has not."""
+
+    def costs(self, graph: Graph, topology: Topology) -> Costs:
+        """Seconds of every task; a `TopologyError` where the topology cannot price one."""
+        exec_s = explicit_exec_s(graph, topology)
+        if exec_s is None:
+            exec_s = roofline_exec_s(graph, topology)
+        exec_s[graph.is_input] = 0.0
+        if graph.transfer_s is not None:
+            zeros = np.zeros(topology.num_links)
+            costs = Costs(frozen(exec_s), graph.transfer_s, frozen(zeros), frozen(zeros))
+        else:
+            costs = Costs(
+                frozen(exec_s), frozen(np.zeros(graph.num_tensors)), *_link_costs(graph, topology)
+            )
+        _check_finite(graph, costs)
+        return costs
+
+
+def explicit_exec_s(graph: Graph, topology: Topology) -> FloatArray | None:
+    """(V, D) the graph's own exec seconds, or None where it has none."""
+    if graph.exec_s is None:
+        return None
+    width = graph.exec_s.shape[1]
+    if width not in (1, topology.num_devices):
+        raise TopologyError(
+            f"graph `{graph.name}` gives exec_s for {width} devices, "
+            f"topology `{topology.name}` has {topology.num_devices}",
+            hint=f"choose a topology of {width} devices, or give one number per vertex",
+        )
+    return np.array(np.broadcast_to(graph.exec_s, (graph.num_vertices, topology.num_devices)))
+
+
+def roofline_exec_s(graph: Graph, topology: Topology) -> FloatArray:
+    """(V, D) `launch + max(flops / rate, bytes / bandwidth)`; a vertex without work is free."""
+    classes = [dtype_class(d) for d in graph.dtypes]
+    table = np.zeros((graph.num_vertices, topology.num_devices))
+    working = (graph.flops > 0) | (graph.touched_bytes > 0)
+    for d, device in enumerate(topology.devices):
+        if not device.flops_per_s and np.any(working & ~graph.is_input):
+            raise TopologyError(
+                f"topology `{topology.name}` has no speeds, and graph `{graph.name}` no exec_s",
+                hint="give the graph's vertices exec_s, or choose a topology such as p100x4",
+            )
+        rate = np.array([device.flops_per_s.get(c, 0.0) for c in classes])
+        missing = np.flatnonzero((rate == 0) & (graph.flops > 0) & ~graph.is_input)
+        if len(missing):
+            raise TopologyError(
+                f"device `{device.name}` has no flops_per_s for {classes[missing[0]]}, "
+                f"which vertex `{graph.vertex_names[missing[0]]}` needs"
+            )
+        compute_s = np.divide(graph.flops, rate, out=np.zeros(len(rate)), where=rate > 0)
+        memory_s = graph.touched_bytes / device.memory_bytes_per_s
+        table[:, d] = np.where(working, device.launch_s + np.maximum(compute_s, memory_s), 0.0)
+    return table
+
+
+def dtype_class(dtype: str) -> str:
+    """The dtype class whose rate a dtype computes at: bfloat16 → float16, complex64 → float32."""
+    digits = "".join(c for c in dtype if c.isdigit())
+    if dtype.startswith("complex"):
+        return {"32": "float16", "64": "float32"}.get(digits, "float64")
+    return _WIDTH.get(digits, "float32")
+
+
+def _link_costs(graph: Graph, topology: Topology) -> tuple[FloatArray, FloatArray]:
+    latency = np.array([link.latency_s for link in topology.links], np.float64)
+    bandwidth = np.array([link.bandwidth_bytes_per_s for link in topology.links], np.float64)
+    if np.isinf(bandwidth).any() and np.any(graph.tensor_bytes > 0):
+        raise TopologyError(
+            f"topology `{topology.name}` has no bandwidths, and graph `{graph.name}` no transfer_s",
+            hint="give the graph's tensors transfer_s, or choose a topology such as p100x4",
+        )
+    return frozen(latency), frozen(1.0 / bandwidth)
+
+
+def _check_finite(graph: Graph, costs: Costs) -> None:
+    with np.errstate(over="ignore"):
+        total = costs.exec_s.sum() + costs.fixed_s.sum() + graph.tensor_bytes.sum()
+    if not np.isfinite(total):
+        raise TopologyError(
+            f"the costs of graph `{graph.name}` add up to more than a number can hold"
+        )

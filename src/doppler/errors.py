@@ -1,0 +1,72 @@
+"""The exceptions Doppler raises on purpose.
+
+```text
+DopplerError
+├── FormatError        (ValueError)    a file that cannot be read as what it should be
+├── GraphError         (ValueError)    a dataflow graph that is not one
+├── TopologyError      (ValueError)    a machine description that is not one
+├── AssignmentError    (ValueError)    an assignment that does not fit its graph or topology
+├── ConfigError        (ValueError)    an option with a value it cannot have
+├── UnknownNameError   (LookupError)   no placer, topology, strategy… of that name
+├── MissingExtraError  (ImportError)   an optional library is needed and absent
+└── OutOfMemoryError   (RuntimeError)  no task can start: device memory is too small
+```
+
+Each says what is wrong, where, and with which value; `hint` says what to do about it.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class DopplerError(Exception):
+    """An error with a message for a person and, where there is one, a hint."""
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return self.message if self.hint is None else f"{self.message}\nhint: {self.hint}"
+
+
+class FormatError(DopplerError, ValueError):
+    """A file that cannot be read as what it should be."""
+
+
+class GraphError(DopplerError, ValueError):
+    """A dataflow graph that is not one."""
+
+
+class TopologyError(DopplerError, ValueError):
+    """A machine description that is not one."""
+
+
+class AssignmentError(DopplerError, ValueError):
+    """An assignment that does not fit its graph or topology."""
+
+
+class ConfigError(DopplerError, ValueError):
+    """An option with a value it cannot have."""
+
+
+class UnknownNameError(DopplerError, LookupError):
+    """No thing of that kind has that name."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        names = sorted(known)
+        close = difflib.get_close_matches(name, names, n=1)
+        guess = f"did you mean `{close[0]}`? " if close else ""
+        super().__init__(f"no {kind} named `{name}`", hint=f"{guess}known: {', '.join(names)}")
+
+
+class MissingExtraError(DopplerError, ImportError):
+    """An optional library is needed and absent."""
+
+    def __init__(self, library: str, purpose: str) -> None:
+        super().__init__(f"{purpose} needs `{library}`", hint=f"pip install {library}")
+
+
+class OutOfMemoryError(DopplerError, RuntimeError):
+    """No task can start because its output fits on no device that it may use."""

@@ -1,0 +1,15 @@
+"""Executor: what runs an assignment, in virtual or in real time."""
+
+from typing import Protocol
+
+from doppler.assignment import Assignment
+from doppler.graph.graph import Graph
+from doppler.trace import Trace
+
+
+class Executor(Protocol):
+    """Runs a graph under an assignment (ExecTime of Alg. 1) and tells what happened when."""
+
+    def run(self, graph: Graph, assignment: Assignment, seed: int = 0) -> Trace:
+        """Every begin and end of every exec and transfer."""
+        ...

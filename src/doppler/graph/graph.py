@@ -1,0 +1,129 @@
+"""Graph: a sharded dataflow graph of vertices, tensors and edges."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from doppler.arrays import BoolArray, FloatArray, IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """What to execute at a vertex, enough to run it without the rest of the graph."""
+
+    op: str  # name of the executable operation
+    inputs: tuple[int, ...]  # tensor read in each input slot; a tensor may fill several
+    shapes: tuple[tuple[int, ...], ...]  # shape of each output
+    dtypes: tuple[str, ...]  # dtype of each output
+    attributes: Mapping[str, Any] = field(default_factory=dict)  # JSON values
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Graph:
+    """A dataflow graph: V vertices, T tensors with one producer each, E edges tensor → reader.
+
+    Made by `build_graph` or `GraphBuilder` only, which check everything the rest relies on:
+    it is acyclic, ids are in range, names are unique, sizes are finite and not negative.
+    """
+
+    name: str
+    vertex_names: tuple[str, ...]  # (V,) unique
+    kinds: tuple[str, ...]  # (V,) an OpKind or a kind of the user's own
+    flops: FloatArray  # (V,) floating-point operations
+    touched_bytes: FloatArray  # (V,) bytes read and written by the operation
+    meta_ops: tuple[str, ...]  # (V,) the program operation it comes from, or ""
+    roles: tuple[str, ...]  # (V,) its role in the meta-op: "shard", "reduce" or ""
+    dtypes: tuple[str, ...]  # (V,) dtype it computes in
+    kernels: tuple[Kernel | None, ...]  # (V,) or empty
+    exec_s: FloatArray | None  # (V, 1) or (V, D) explicit seconds, on any or on each device
+    tensor_producer: IntArray  # (T,) vertex
+    tensor_bytes: FloatArray  # (T,)
+    transfer_s: FloatArray | None  # (T,) explicit seconds between any two devices
+    edge_tensor: IntArray  # (E,) tensor that is read
+    edge_reader: IntArray  # (E,) vertex that reads it
+    # Derived from the above.
+    is_input: BoolArray  # (V,) kind is "input": ready everywhere, never assigned
+    output_ptr: IntArray  # (V+1,) CSR: tensors produced by a vertex
+    output_tensor: IntArray  # (T,)
+    reader_ptr: IntArray  # (T+1,) CSR: vertices that read a tensor
+    reader: IntArray  # (E,)
+    read_ptr: IntArray  # (V+1,) CSR: tensors read by a vertex
+    read_tensor: IntArray  # (E,)
+    topological_order: IntArray  # (V,) vertices, producers before readers
+
+    @property
+    def num_vertices(self) -> int:
+        """Number of vertices, inputs included."""
+        return len(self.vertex_names)
+
+    @property
+    def num_tensors(self) -> int:
+        """Number of tensors."""
+        return len(self.tensor_bytes)
+
+    @property
+    def num_edges(self) -> int:
+        """Number of edges, those from inputs included."""
+        return len(self.edge_tensor)
+
+    @property
+    def assigned(self) -> IntArray:
+        """The vertices that get a device: all but the inputs, ascending."""
+        return np.flatnonzero(~self.is_input)
+
+    def columns(self) -> dict[str, Any]:
+        """The columns that define the graph, by the names of their fields."""
+        return {name: getattr(self, name) for name in _DEFINING}
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Graph):
+            return NotImplemented
+        mine, theirs = self.columns(), other.columns()
+        return all(_same(mine[name], theirs[name]) for name in _DEFINING)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.vertex_names, self.num_tensors, self.num_edges))
+
+    def __repr__(self) -> str:
+        inputs = int(self.is_input.sum())
+        return (
+            f"<Graph {self.name!r}: {self.num_vertices} vertices ({inputs} inputs), "
+            f"{self.num_tensors} tensors, {self.num_edges} edges>"
+        )
+
+    def digest(self) -> str:
+        """`sha256:…` of the dataflow itself: vertices, tensors and edges, whatever they cost."""
+        sha = hashlib.sha256()
+        for column in (self.vertex_names, self.kinds):
+            sha.update("\0".join(column).encode() + b"\1")
+        for array in (self.tensor_producer, self.tensor_bytes, self.edge_tensor, self.edge_reader):
+            sha.update(np.ascontiguousarray(array).tobytes() + b"\1")
+        return f"sha256:{sha.hexdigest()}"
+
+
+_DEFINING = (
+    "name",
+    "vertex_names",
+    "kinds",
+    "flops",
+    "touched_bytes",
+    "meta_ops",
+    "roles",
+    "dtypes",
+    "kernels",
+    "exec_s",
+    "tensor_producer",
+    "tensor_bytes",
+    "transfer_s",
+    "edge_tensor",
+    "edge_reader",
+)
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+        return a is not None and b is not None and np.array_equal(a, b)
+    return bool(a == b)

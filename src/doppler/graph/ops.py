@@ -1,0 +1,22 @@
+"""The kinds of operation the paper's graphs are made of."""
+
+from enum import StrEnum
+
+
+class OpKind(StrEnum):
+    """What a vertex computes (App. A.1). A graph may name kinds of its own beside these."""
+
+    INPUT = "input"  # an input tensor: ready everywhere, never assigned
+    MATMUL = "matmul"  # matrix multiplication, or any contraction of two tensors
+    INPUT_ELEMWISE = "input-elemwise"  # a function of every element of one tensor
+    STRAIGHT_ELEMWISE = "straight-elemwise"  # of two tensors of the same shape
+    BCAST_ELEMWISE = "bcast-elemwise"  # of two tensors, one broadcast over the other
+    MAX_REDUCTION = "max-reduction"
+    MIN_REDUCTION = "min-reduction"
+    SUM_REDUCTION = "sum-reduction"
+    PRODUCT_REDUCTION = "product-reduction"
+    FORMATION = "formation"  # aggregates the partial results of a meta-op into one tensor
+    COMPLEXER = "complexer"  # conversion between real and complex
+    FILL = "fill"  # a tensor of one scalar, or of one below or above the diagonal
+    SQUEEZER = "squeezer"  # adds or removes singleton dimensions
+    SELECT = "select"  # a subset or concatenation of tensors

@@ -1,0 +1,77 @@
+"""ChooseTask (Alg. 1): which of the tasks that can start does the scheduler start next?
+
+A strategy gives every vertex a priority, lower first; a transfer takes the best priority among
+the vertices that wait for it. `fifo` has no fixed priorities: the task that was ready first goes
+first. Ties go to the lowest task number, in every strategy.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from doppler.arrays import FloatArray
+from doppler.assignment import Assignment
+from doppler.cost import Costs
+from doppler.errors import AssignmentError, UnknownNameError
+from doppler.graph.graph import Graph
+from doppler.graph.levels import depths
+from doppler.topology.topology import Topology
+
+FIFO = "fifo"
+RANDOM = "random"
+ORDER = "order"
+
+
+def depth_first(graph: Graph, costs: Costs, topology: Topology) -> FloatArray:
+    """Deepest level first: finish what was begun."""
+    return -depths(graph).astype(np.float64)
+
+
+def breadth_first(graph: Graph, costs: Costs, topology: Topology) -> FloatArray:
+    """Shallowest level first."""
+    return depths(graph).astype(np.float64)
+
+
+def critical_path(graph: Graph, costs: Costs, topology: Topology) -> FloatArray:
+    """Longest path to an exit first, by mean exec and transfer seconds."""
+    return -costs.bottom_levels(graph, topology).length_s
+
+
+STATIC: dict[str, Callable[[Graph, Costs, Topology], FloatArray]] = {
+    "depth-first": depth_first,
+    "breadth-first": breadth_first,
+    "critical-path": critical_path,
+}
+
+STRATEGIES = {
+    FIFO: "the task that was ready first",
+    "depth-first": "the deepest level first",
+    "breadth-first": "the shallowest level first",
+    "critical-path": "the longest path to an exit first",
+    RANDOM: "a random priority for every vertex, from the seed",
+    ORDER: "the order that comes with the assignment",
+}
+
+
+def check_strategy(name: str) -> str:
+    """The name, if there is such a strategy."""
+    if name not in STRATEGIES:
+        raise UnknownNameError("strategy", name, STRATEGIES)
+    return name
+
+
+def random_priorities(graph: Graph, seed: int) -> FloatArray:
+    """(V,) independent and uniform, from the seed."""
+    return np.random.default_rng([seed, 1]).random(graph.num_vertices)
+
+
+def order_priorities(graph: Graph, assignment: Assignment) -> FloatArray:
+    """(V,) the position of each vertex in the assignment's order."""
+    if assignment.order is None:
+        raise AssignmentError(
+            "strategy `order` needs an assignment with an order, and this one has none",
+            hint="use another strategy, or a placer that chooses an order",
+        )
+    priority = np.zeros(graph.num_vertices)
+    priority[assignment.order] = np.arange(len(assignment.order))
+    return priority

@@ -1,0 +1,207 @@
+"""The work-conserving scheduler as a pure state machine (Algs. 1 and 2): no clock, no I/O.
+
+Whoever drives it, the simulator in virtual time or the engine in real time, does this:
+
+```text
+state.begin(now)                       entry vertices become ready
+while state.unfinished:
+    while (task := state.choose()) is not None:
+        start the task                 it holds a slot or a lane from now on
+    wait until some task ends
+    state.release(task)                its slot or lane is free, its inputs' memory too
+    state.complete(task, now)          its result is there: what waited for it may be ready
+```
+"""
+
+from heapq import heappop, heappush
+
+from doppler.arrays import FloatArray, rows
+from doppler.errors import OutOfMemoryError
+from doppler.graph.graph import Graph
+from doppler.graph.levels import depths
+from doppler.scheduler.memory import Memory
+from doppler.tasks import Tasks
+from doppler.topology.topology import Topology
+
+
+class SchedulerState:
+    """Which tasks are waiting, ready, running or done, and what each still needs.
+
+    A resource is a device (its slots) or a link (its lanes). Every resource has a queue of
+    ready tasks; it is `active` while it has both capacity and a queue. `choose` takes the first
+    task of all active queues, so nothing idles that could run: the scheduler is work-conserving.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        topology: Topology,
+        tasks: Tasks,
+        priority: FloatArray | None = None,
+        *,
+        synchronous: bool = False,
+        limit_memory: bool = True,
+    ) -> None:
+        """`priority` (V,) is lower first; None means first in, first out.
+
+        `synchronous` puts a barrier after every level: all its execs, then all their transfers.
+        """
+        self._graph, self._topology, self._tasks = graph, topology, tasks
+        self._readers = rows(graph.reader_ptr, graph.reader)
+        self._outputs = rows(graph.output_ptr, graph.output_tensor)
+        self._devices: list[int] = tasks.devices.tolist()
+        self._transfers = _transfers_by_tensor(graph, tasks)
+        self._priority = None if priority is None else self._task_priorities(priority)
+        produced = ~graph.is_input[graph.tensor_producer[graph.edge_tensor]]
+        self._missing = [0] * graph.num_vertices
+        for reader in graph.edge_reader[produced].tolist():
+            self._missing[reader] += 1
+
+        lanes = [link.lanes or 1 << 60 for link in topology.links]
+        self._free = [d.slots for d in topology.devices] + lanes
+        self._resource = self._devices + [topology.num_devices + n for n in tasks.link.tolist()]
+        self._queues: list[list[tuple[float, int]]] = [[] for _ in self._free]
+        self._active: list[int] = []
+        self._memory = Memory(graph, topology, tasks) if limit_memory else None
+        self._lacking: list[list[tuple[float, int]]] = [[] for _ in topology.devices]
+        self._barrier = _Barrier(graph, tasks) if synchronous else None
+        self.ready_s = [0.0] * (graph.num_vertices + tasks.num_transfers)
+        self.unfinished = len(graph.assigned) + tasks.num_transfers
+
+    def begin(self, now: float) -> None:
+        """Make the entry vertices ready: those that read nothing but inputs."""
+        for vertex in self._graph.assigned.tolist():
+            if self._missing[vertex] == 0:
+                self._make_ready(vertex, now)
+
+    def choose(self) -> int | None:
+        """Take the first task that can start, and its slot or lane and memory; None if none can."""
+        best: tuple[float, int] | None = None
+        for resource in list(self._active):
+            queue = self._queues[resource]
+            self._set_aside_what_lacks_memory(queue)
+            if not queue or self._free[resource] == 0:
+                self._active.remove(resource)
+            elif best is None or queue[0] < best:
+                best = queue[0]
+        if best is None:
+            return None
+        task = best[1]
+        heappop(self._queues[self._resource[task]])
+        self._free[self._resource[task]] -= 1
+        if self._memory:
+            self._memory.take(task)
+        return task
+
+    def release(self, task: int) -> None:
+        """Give back the slot or lane of an ended task, and memory it was the last to use."""
+        resource = self._resource[task]
+        self._free[resource] += 1
+        self._activate(resource)
+        if self._memory and (device := self._memory.give_back(task)) >= 0:
+            lacking, self._lacking[device] = self._lacking[device], []
+            for entry in lacking:
+                self._enqueue(entry)
+
+    def complete(self, task: int, now: float) -> None:
+        """Make the result of an ended task known: transfers and readers may become ready."""
+        self.unfinished -= 1
+        size = self._tasks.num_vertices
+        if task < size:
+            for tensor in self._outputs[task]:
+                self._arrived(tensor, self._devices[task], now)
+                for transfer in self._transfers[tensor]:
+                    self._make_ready(transfer, now)
+        else:
+            self._arrived(
+                int(self._tasks.tensor[task - size]), int(self._tasks.target[task - size]), now
+            )
+        if self._barrier:
+            for waiting in self._barrier.pass_one(task):
+                self._enter_queue(waiting)
+
+    def stuck(self) -> OutOfMemoryError:
+        """The error to raise when tasks are left, none runs and none can start."""
+        assert self._memory is not None
+        entries = [entry for lacking in self._lacking for entry in lacking]
+        return self._memory.error(min(entries)[1], self._topology)
+
+    def _arrived(self, tensor: int, device: int, now: float) -> None:
+        for reader in self._readers[tensor]:
+            if self._devices[reader] == device:
+                self._missing[reader] -= 1
+                if self._missing[reader] == 0:
+                    self._make_ready(reader, now)
+
+    def _make_ready(self, task: int, now: float) -> None:
+        self.ready_s[task] = now
+        if self._barrier is None or self._barrier.admits(task):
+            self._enter_queue(task)
+
+    def _enter_queue(self, task: int) -> None:
+        key = self.ready_s[task] if self._priority is None else self._priority[task]
+        self._enqueue((key, task))
+
+    def _enqueue(self, entry: tuple[float, int]) -> None:
+        resource = self._resource[entry[1]]
+        heappush(self._queues[resource], entry)
+        self._activate(resource)
+
+    def _activate(self, resource: int) -> None:
+        if self._queues[resource] and self._free[resource] and resource not in self._active:
+            self._active.append(resource)
+
+    def _set_aside_what_lacks_memory(self, queue: list[tuple[float, int]]) -> None:
+        """Move tasks whose output does not fit off the queue, until memory is freed there."""
+        while self._memory and queue and not self._memory.fits(queue[0][1]):
+            entry = heappop(queue)
+            self._lacking[self._memory.device(entry[1])].append(entry)
+
+    def _task_priorities(self, priority: FloatArray) -> list[float]:
+        """Priorities of all tasks: a transfer's is the best among the readers that wait for it."""
+        values: list[float] = priority.tolist()
+        for tensor, target in zip(
+            self._tasks.tensor.tolist(), self._tasks.target.tolist(), strict=True
+        ):
+            waiting = [r for r in self._readers[tensor] if self._devices[r] == target]
+            values.append(min(values[r] for r in waiting))
+        return values
+
+
+class _Barrier:
+    """Lets one phase through at a time: phase 2n the execs of level n, 2n + 1 their transfers."""
+
+    def __init__(self, graph: Graph, tasks: Tasks) -> None:
+        level = depths(graph)
+        execs = (2 * level).tolist()
+        transfers = (2 * level[graph.tensor_producer[tasks.tensor]] + 1).tolist()
+        self._phase = execs + transfers
+        self._left = [0] * (2 * (int(level.max(initial=0)) + 1))
+        for task, phase in enumerate(self._phase):
+            if task >= graph.num_vertices or not graph.is_input[task]:
+                self._left[phase] += 1
+        self._parked: list[list[int]] = [[] for _ in self._left]
+        self._now = 0
+
+    def admits(self, task: int) -> bool:
+        """Whether a ready task may start now; if not, it is kept until its phase."""
+        if self._phase[task] <= self._now:
+            return True
+        self._parked[self._phase[task]].append(task)
+        return False
+
+    def pass_one(self, task: int) -> list[int]:
+        """Count a completed task; the tasks that may start if that ended a phase."""
+        self._left[self._phase[task]] -= 1
+        admitted: list[int] = []
+        while self._now < len(self._left) - 1 and self._left[self._now] == 0:
+            self._now += 1
+            admitted += self._parked[self._now]
+        return admitted
+
+
+def _transfers_by_tensor(graph: Graph, tasks: Tasks) -> list[list[int]]:
+    transfers: list[list[int]] = [[] for _ in range(graph.num_tensors)]
+    for k, tensor in enumerate(tasks.tensor.tolist()):
+        transfers[tensor].append(graph.num_vertices + k)
+    return transfers

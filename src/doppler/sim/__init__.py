@@ -1,0 +1,8 @@
+"""The work-conserving simulator: readable, compiled, and what both are told."""
+
+from doppler.sim.config import SimConfig
+from doppler.sim.noise import Noise
+from doppler.sim.reference import ReferenceSimulator
+from doppler.sim.simulator import Simulator, simulate
+
+__all__ = ["Noise", "ReferenceSimulator", "SimConfig", "Simulator", "simulate"]

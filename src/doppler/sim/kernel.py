@@ -1,0 +1,624 @@
+"""The compiled simulator: `ReferenceSimulator`, event for event, on plain arrays.
+
+Tasks are numbered as in `Tasks`: v for the exec of vertex v, V + k for transfer k. Each resource
+(device or link) has a binary heap of its ready tasks, by (key, task); all heaps share one array.
+Ends are in one heap by time. A task is seen a constant time after its end, so those events form
+a plain queue. The order in which events of one instant are taken in never matters, because keys
+are compared by (priority or ready time, task): that is what lets this equal its readable twin.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from doppler.arrays import BoolArray, FloatArray, IntArray
+
+# Without `_nrt=False` every read of an array in a tuple counts references: 20 times slower.
+# Nothing here allocates, so there is nothing to count.
+compiled = njit(cache=True, nogil=True, _nrt=False)
+inlined = njit(cache=True, nogil=True, _nrt=False, forceinline=True)
+UNLIMITED = 1 << 60  # lanes of a link without a limit
+
+
+class Problem(NamedTuple):
+    """A graph on a topology, flattened."""
+
+    is_input: BoolArray  # (V,)
+    level: IntArray  # (V,)
+    num_reads: IntArray  # (V,) tensors read, those of inputs left out
+    producer: IntArray  # (T,)
+    output_ptr: IntArray  # (V+1,)
+    output_tensor: IntArray  # (T,)
+    reader_ptr: IntArray  # (T+1,)
+    reader: IntArray  # (E,)
+    read_ptr: IntArray  # (V+1,)
+    read_tensor: IntArray  # (E,)
+    whole_bytes: FloatArray  # (T,) for the memory
+    exec_s: FloatArray  # (V, D)
+    transfer_s: FloatArray  # (T, L)
+    transfer_factor: FloatArray  # (T, D), or (0, 0) where all are 1
+    route: IntArray  # (D, D)
+    capacity: IntArray  # (D + L,) slots of devices, lanes of links
+    memory_bytes: FloatArray  # (D,)
+    dispatch_s: float
+    completion_s: float
+    fifo: bool
+    synchronous: bool
+    limit_memory: bool
+    uncontended: bool  # `run_uncontended` applies, and times by task are not wanted
+
+
+class Scratch(NamedTuple):
+    """Working memory of one thread, reused from run to run; N = V + E bounds the tasks."""
+
+    missing: IntArray  # (V,) inputs that have not arrived
+    free: IntArray  # (R,) capacity left
+    key: FloatArray  # (N,) priority, or ready time
+    ready_s: FloatArray  # (N,)
+    begin_s: FloatArray  # (N,)
+    end_s: FloatArray  # (N,)
+    resource: IntArray  # (N,)
+    transfer_ptr: IntArray  # (T+1,)
+    transfer_tensor: IntArray  # (E,)
+    transfer_target: IntArray  # (E,)
+    queue_ptr: IntArray  # (R+1,) where each resource's heap begins
+    queue_size: IntArray  # (R,)
+    queue: IntArray  # (N,)
+    active: IntArray  # (R,) resources with capacity and a queue
+    is_active: BoolArray  # (R,)
+    event_s: FloatArray  # (N,) heap of ends
+    event_task: IntArray  # (N,)
+    seen_s: FloatArray  # (N,) queue of completions to be seen
+    seen_task: IntArray  # (N,)
+    uses: IntArray  # (T, D) tasks that still use a tensor on a device
+    free_bytes: FloatArray  # (D,)
+    lacking: IntArray  # (D,) first of the tasks set aside for lack of memory; -1 none
+    phase_left: IntArray  # (2 * levels,) tasks to complete before the barrier
+    parked: IntArray  # (2 * levels,) first of the tasks that wait for their phase; -1 none
+    following: IntArray  # (N,) next in those lists
+    count: IntArray  # (4,) ends in the heap, active resources, unfinished tasks, phase
+
+
+EVENTS, ACTIVE, UNFINISHED, PHASE = 0, 1, 2, 3
+
+
+def make_scratch(p: Problem) -> Scratch:
+    """Working memory for a problem."""
+    vertices, tensors, edges = len(p.is_input), len(p.producer), len(p.reader)
+    tasks, resources, devices = vertices + edges, len(p.capacity), len(p.memory_bytes)
+    phases = 2 * (int(p.level.max(initial=0)) + 1)
+
+    def ints(*shape: int) -> IntArray:
+        return np.zeros(shape, np.int64)
+
+    def floats(*shape: int) -> FloatArray:
+        return np.zeros(shape, np.float64)
+
+    return Scratch(
+        missing=ints(vertices),
+        free=ints(resources),
+        key=floats(tasks),
+        ready_s=floats(tasks),
+        begin_s=floats(tasks),
+        end_s=floats(tasks),
+        resource=ints(tasks),
+        transfer_ptr=ints(tensors + 1),
+        transfer_tensor=ints(edges),
+        transfer_target=ints(edges),
+        queue_ptr=ints(resources + 1),
+        queue_size=ints(resources),
+        queue=ints(tasks),
+        active=ints(resources),
+        is_active=np.zeros(resources, np.bool_),
+        event_s=floats(tasks),
+        event_task=ints(tasks),
+        seen_s=floats(tasks),
+        seen_task=ints(tasks),
+        uses=ints(tensors, devices) if p.limit_memory else ints(0, 0),
+        free_bytes=floats(devices),
+        lacking=ints(devices),
+        phase_left=ints(phases),
+        parked=ints(phases),
+        following=ints(tasks),
+        count=ints(4),
+    )
+
+
+@compiled
+def run_batch(
+    p: Problem, devices: IntArray, priority: FloatArray, s: Scratch, makespan_s: FloatArray
+) -> None:
+    """Simulate each row of `devices` (B, V); infinity where memory never suffices.
+
+    `priority` is (1, V) for all or (B, V). Unless the problem is uncontended, `s` then holds the
+    times of the last row by task.
+    """
+    for row in range(len(devices)):
+        if p.uncontended:
+            makespan_s[row] = run_uncontended(p, devices[row], s)
+        else:
+            order = priority[min(row, len(priority) - 1)]
+            makespan_s[row] = run_one(p, devices[row], order, s)
+
+
+@inlined
+def run_uncontended(p: Problem, devices: IntArray, s: Scratch) -> float:
+    """The makespan where only device slots are contended for, first in, first out.
+
+    Then a transfer ends a known time after its producer, so a vertex's ready time is known as
+    soon as its last producer has started, and no events are needed: the device whose next exec
+    starts first goes next. Whatever is found later starts later, as long as no exec takes 0 s.
+    """
+    num_devices, makespan_s = len(p.memory_bytes), 0.0
+    s.queue_ptr[:] = 0
+    for v in range(len(devices)):
+        s.missing[v] = p.num_reads[v]
+        s.key[v] = 0.0
+        if not p.is_input[v]:
+            s.queue_ptr[devices[v] + 1] += 1
+    for d in range(num_devices):
+        s.queue_ptr[d + 1] += s.queue_ptr[d]
+        s.queue_size[d] = 0
+        s.free_bytes[d] = 0.0  # here: the time from which the device is free
+    for v in range(len(devices)):
+        if not p.is_input[v] and s.missing[v] == 0:
+            push(s, devices[v], v)
+    while True:
+        device, begin_s = -1, np.inf
+        for d in range(num_devices):
+            if s.queue_size[d] > 0:
+                at_s = max(s.free_bytes[d], s.key[s.queue[s.queue_ptr[d]]])
+                if at_s < begin_s:
+                    device, begin_s = d, at_s
+        if device < 0:
+            return makespan_s
+        v = pop(s, device)
+        end_s = begin_s + p.exec_s[v, device]
+        s.free_bytes[device] = end_s
+        makespan_s = max(makespan_s, end_s)
+        for i in range(p.output_ptr[v], p.output_ptr[v + 1]):
+            t = p.output_tensor[i]
+            for e in range(p.reader_ptr[t], p.reader_ptr[t + 1]):
+                r = p.reader[e]
+                target = devices[r]
+                seen_s = end_s + p.completion_s
+                if target != device:
+                    seen_s += transfer_s(p, t, p.route[device, target], target)
+                    seen_s += p.completion_s
+                s.key[r] = max(s.key[r], seen_s)
+                s.missing[r] -= 1
+                if s.missing[r] == 0:
+                    push(s, target, r)
+
+
+@inlined
+def run_one(p: Problem, devices: IntArray, priority: FloatArray, s: Scratch) -> float:
+    """The makespan of one assignment."""
+    prepare(p, devices, priority, s)
+    now, host_free_s, makespan_s = 0.0, 0.0, 0.0
+    seen_head, seen_tail = 0, 0
+    for v in range(len(devices)):
+        if not p.is_input[v] and s.missing[v] == 0:
+            make_ready(p, devices, s, v, now)
+    while True:
+        if p.dispatch_s == 0.0:
+            start_all(p, devices, s, now)
+        elif host_free_s <= now:
+            task = choose(p, devices, s)
+            if task >= 0:
+                host_free_s = now + p.dispatch_s
+                start(p, devices, s, task, host_free_s)
+        now = np.inf
+        if s.count[EVENTS] > 0:
+            now = s.event_s[0]
+        if seen_head < seen_tail:
+            now = min(now, s.seen_s[seen_head])
+        if s.count[ACTIVE] > 0 and p.dispatch_s > 0.0:
+            now = min(now, host_free_s)
+        if now == np.inf:
+            break
+        while s.count[EVENTS] > 0 and s.event_s[0] == now:
+            task = pop_event(s)
+            makespan_s = max(makespan_s, now)
+            release(p, devices, s, task)
+            if p.completion_s > 0.0:
+                s.seen_s[seen_tail], s.seen_task[seen_tail] = now + p.completion_s, task
+                seen_tail += 1
+            else:
+                complete(p, devices, s, task, now)
+        while seen_head < seen_tail and s.seen_s[seen_head] == now:
+            complete(p, devices, s, s.seen_task[seen_head], now)
+            seen_head += 1
+    return makespan_s if s.count[UNFINISHED] == 0 else np.inf
+
+
+@inlined
+def prepare(p: Problem, devices: IntArray, priority: FloatArray, s: Scratch) -> None:
+    """Enumerate the tasks (Alg. 2) and reset the working memory."""
+    vertices, num_devices = len(devices), len(p.memory_bytes)
+    resources = len(p.capacity)
+    s.queue_ptr[:] = 0
+    unfinished = 0
+    for v in range(vertices):
+        s.missing[v] = p.num_reads[v]
+        if not p.is_input[v]:
+            s.resource[v] = devices[v]
+            s.key[v] = priority[v]
+            s.queue_ptr[devices[v] + 1] += 1
+            unfinished += 1
+    transfers = enumerate_transfers(p, devices, priority, s)
+    for r in range(resources):
+        s.queue_ptr[r + 1] += s.queue_ptr[r]
+        s.queue_size[r] = 0
+        s.free[r] = p.capacity[r]
+        s.is_active[r] = False
+    s.count[EVENTS] = 0
+    s.count[ACTIVE] = 0
+    s.count[UNFINISHED] = unfinished + transfers
+    s.count[PHASE] = 0
+    if p.limit_memory:
+        for d in range(num_devices):
+            s.free_bytes[d] = p.memory_bytes[d]
+            s.lacking[d] = -1
+        count_uses(p, devices, s, transfers)
+    if p.synchronous:
+        s.phase_left[:] = 0
+        s.parked[:] = -1
+        for v in range(vertices):
+            if not p.is_input[v]:
+                s.phase_left[2 * p.level[v]] += 1
+        for k in range(transfers):
+            s.phase_left[2 * p.level[p.producer[s.transfer_tensor[k]]] + 1] += 1
+
+
+@inlined
+def enumerate_transfers(
+    p: Problem, devices: IntArray, priority: FloatArray, s: Scratch
+) -> int:
+    """Number the transfers by (tensor, target)."""
+    vertices, num_devices = len(devices), len(p.memory_bytes)
+    k = 0
+    for t in range(len(p.producer)):
+        s.transfer_ptr[t] = k
+        if p.is_input[p.producer[t]]:
+            continue
+        source = devices[p.producer[t]]
+        first = k
+        for e in range(p.reader_ptr[t], p.reader_ptr[t + 1]):
+            r = p.reader[e]
+            target = devices[r]
+            if target == source:
+                continue
+            i = first  # insert in order of target, once
+            while i < k and s.transfer_target[i] < target:
+                i += 1
+            if i < k and s.transfer_target[i] == target:
+                s.key[vertices + i] = min(s.key[vertices + i], priority[r])
+                continue
+            for j in range(k, i, -1):
+                s.transfer_target[j] = s.transfer_target[j - 1]
+                s.key[vertices + j] = s.key[vertices + j - 1]
+            s.transfer_target[i] = target
+            s.key[vertices + i] = priority[r]
+            k += 1
+        for i in range(first, k):
+            resource = num_devices + p.route[source, s.transfer_target[i]]
+            s.transfer_tensor[i] = t
+            s.resource[vertices + i] = resource
+            s.queue_ptr[resource + 1] += 1
+    s.transfer_ptr[len(p.producer)] = k
+    return k
+
+
+@inlined
+def count_uses(p: Problem, devices: IntArray, s: Scratch, transfers: int) -> None:
+    """Uses of each tensor on each device: readers there, and transfers that leave."""
+    s.uses[:] = 0
+    for t in range(len(p.producer)):
+        if not p.is_input[p.producer[t]]:
+            for e in range(p.reader_ptr[t], p.reader_ptr[t + 1]):
+                s.uses[t, devices[p.reader[e]]] += 1
+    for k in range(transfers):
+        t = s.transfer_tensor[k]
+        s.uses[t, devices[p.producer[t]]] += 1
+
+
+@inlined
+def make_ready(p: Problem, devices: IntArray, s: Scratch, task: int, now: float) -> None:
+    """A task has all its inputs: queue it, or keep it for its phase."""
+    s.ready_s[task] = now
+    if p.fifo:
+        s.key[task] = now
+    if p.synchronous:
+        vertices = len(p.is_input)
+        if task < vertices:
+            phase = 2 * p.level[task]
+        else:
+            phase = 2 * p.level[p.producer[s.transfer_tensor[task - vertices]]] + 1
+        if phase > s.count[PHASE]:
+            s.following[task] = s.parked[phase]
+            s.parked[phase] = task
+            return
+    elif p.dispatch_s == 0.0 and not p.limit_memory and s.free[s.resource[task]] >= UNLIMITED:
+        start(p, devices, s, task, now)  # nothing to queue for
+        return
+    enqueue(s, task)
+
+
+@inlined
+def enqueue(s: Scratch, task: int) -> None:
+    """Put a task into its resource's queue."""
+    push(s, s.resource[task], task)
+    activate(s, s.resource[task])
+
+
+@inlined
+def push(s: Scratch, resource: int, task: int) -> None:
+    """Put a task into a resource's heap."""
+    base, i = s.queue_ptr[resource], s.queue_size[resource]
+    s.queue_size[resource] = i + 1
+    key = s.key[task]
+    while i > 0:
+        up = (i - 1) >> 1
+        other = s.queue[base + up]
+        if s.key[other] < key or (s.key[other] == key and other < task):
+            break
+        s.queue[base + i] = other
+        i = up
+    s.queue[base + i] = task
+
+
+@inlined
+def pop(s: Scratch, resource: int) -> int:
+    """Take the first task off a resource's heap."""
+    base = s.queue_ptr[resource]
+    size = s.queue_size[resource] - 1
+    s.queue_size[resource] = size
+    first, task = s.queue[base], s.queue[base + size]
+    key = s.key[task]
+    i = 0
+    while True:
+        down = 2 * i + 1
+        if down >= size:
+            break
+        child = s.queue[base + down]
+        if down + 1 < size:
+            other = s.queue[base + down + 1]
+            if s.key[other] < s.key[child] or (s.key[other] == s.key[child] and other < child):
+                down, child = down + 1, other
+        if key < s.key[child] or (key == s.key[child] and task < child):
+            break
+        s.queue[base + i] = child
+        i = down
+    s.queue[base + i] = task
+    return first
+
+
+@inlined
+def activate(s: Scratch, resource: int) -> None:
+    """Note that a resource has capacity and a queue."""
+    if not s.is_active[resource] and s.free[resource] > 0 and s.queue_size[resource] > 0:
+        s.is_active[resource] = True
+        s.active[s.count[ACTIVE]] = resource
+        s.count[ACTIVE] += 1
+
+
+@inlined
+def can_start(p: Problem, devices: IntArray, s: Scratch, resource: int) -> bool:
+    """Whether a resource can start its first task; sets aside those that lack memory."""
+    if s.free[resource] == 0:
+        return False
+    while p.limit_memory and s.queue_size[resource] > 0:
+        task = s.queue[s.queue_ptr[resource]]
+        d = memory_device(s, len(devices), task)
+        if need_bytes(p, s, task) <= s.free_bytes[d]:
+            return True
+        pop(s, resource)
+        s.following[task] = s.lacking[d]
+        s.lacking[d] = task
+    return s.queue_size[resource] > 0
+
+
+@inlined
+def start_all(p: Problem, devices: IntArray, s: Scratch, now: float) -> None:
+    """Start everything that can start; with no dispatch cost the order does not matter…
+
+    …except for memory, which several resources compete for: then one at a time, best first.
+    """
+    if p.limit_memory:
+        task = choose(p, devices, s)
+        while task >= 0:
+            start(p, devices, s, task, now)
+            task = choose(p, devices, s)
+        return
+    for i in range(s.count[ACTIVE]):
+        resource = s.active[i]
+        s.is_active[resource] = False
+        while s.free[resource] > 0 and s.queue_size[resource] > 0:
+            s.free[resource] -= 1
+            start(p, devices, s, pop(s, resource), now)
+    s.count[ACTIVE] = 0
+
+
+@inlined
+def choose(p: Problem, devices: IntArray, s: Scratch) -> int:
+    """Take the first of all tasks that can start, and what it needs; -1 if none can."""
+    best, i = -1, 0
+    while i < s.count[ACTIVE]:
+        resource = s.active[i]
+        if not can_start(p, devices, s, resource):
+            s.is_active[resource] = False
+            s.count[ACTIVE] -= 1
+            s.active[i] = s.active[s.count[ACTIVE]]
+            continue
+        task = s.queue[s.queue_ptr[resource]]
+        if best < 0 or s.key[task] < s.key[best] or (s.key[task] == s.key[best] and task < best):
+            best = task
+        i += 1
+    if best >= 0:
+        pop(s, s.resource[best])
+        s.free[s.resource[best]] -= 1
+        if p.limit_memory:
+            s.free_bytes[memory_device(s, len(devices), best)] -= need_bytes(p, s, best)
+    return best
+
+
+@inlined
+def transfer_s(p: Problem, tensor: int, link: int, target: int) -> float:
+    """Seconds to move a tensor over a link to a device."""
+    seconds = p.transfer_s[tensor, link]
+    if len(p.transfer_factor) > 0:
+        seconds *= p.transfer_factor[tensor, target]
+    return seconds
+
+
+@inlined
+def start(p: Problem, devices: IntArray, s: Scratch, task: int, begin_s: float) -> None:
+    """Begin a task and schedule its end."""
+    vertices = len(devices)
+    if task < vertices:
+        duration = p.exec_s[task, devices[task]]
+    else:
+        t, target = s.transfer_tensor[task - vertices], s.transfer_target[task - vertices]
+        duration = transfer_s(p, t, s.resource[task] - len(p.memory_bytes), target)
+    end = begin_s + duration
+    s.begin_s[task] = begin_s
+    s.end_s[task] = end
+    i = s.count[EVENTS]
+    s.count[EVENTS] = i + 1
+    while i > 0:
+        up = (i - 1) >> 1
+        if s.event_s[up] <= end:
+            break
+        s.event_s[i], s.event_task[i] = s.event_s[up], s.event_task[up]
+        i = up
+    s.event_s[i], s.event_task[i] = end, task
+
+
+@inlined
+def pop_event(s: Scratch) -> int:
+    """Take the next end off its heap."""
+    first = s.event_task[0]
+    size = s.count[EVENTS] - 1
+    s.count[EVENTS] = size
+    time, task = s.event_s[size], s.event_task[size]
+    i = 0
+    while True:
+        down = 2 * i + 1
+        if down >= size:
+            break
+        if down + 1 < size and s.event_s[down + 1] < s.event_s[down]:
+            down += 1
+        if time <= s.event_s[down]:
+            break
+        s.event_s[i], s.event_task[i] = s.event_s[down], s.event_task[down]
+        i = down
+    s.event_s[i], s.event_task[i] = time, task
+    return first
+
+
+@inlined
+def release(p: Problem, devices: IntArray, s: Scratch, task: int) -> None:
+    """Give back an ended task's slot or lane, and memory it was the last to use."""
+    if s.free[s.resource[task]] < UNLIMITED:
+        s.free[s.resource[task]] += 1
+        activate(s, s.resource[task])
+    if not p.limit_memory:
+        return
+    vertices = len(devices)
+    if task < vertices:
+        d = devices[task]
+        freed = False
+        for i in range(p.read_ptr[task], p.read_ptr[task + 1]):
+            t = p.read_tensor[i]
+            if not p.is_input[p.producer[t]]:
+                freed |= drop_use(p, s, t, d)
+    else:
+        t = s.transfer_tensor[task - vertices]
+        d = devices[p.producer[t]]
+        freed = drop_use(p, s, t, d)
+    if freed:
+        waiting = s.lacking[d]
+        s.lacking[d] = -1
+        while waiting >= 0:
+            following = s.following[waiting]
+            enqueue(s, waiting)
+            waiting = following
+
+
+@inlined
+def drop_use(p: Problem, s: Scratch, tensor: int, device: int) -> bool:
+    """Count one use less; free the tensor there if it was the last."""
+    s.uses[tensor, device] -= 1
+    if s.uses[tensor, device] > 0:
+        return False
+    s.free_bytes[device] += p.whole_bytes[tensor]
+    return True
+
+
+@inlined
+def memory_device(s: Scratch, vertices: int, task: int) -> int:
+    """Where a task's output goes."""
+    return s.resource[task] if task < vertices else s.transfer_target[task - vertices]
+
+
+@inlined
+def need_bytes(p: Problem, s: Scratch, task: int) -> float:
+    """Bytes a task takes when it starts."""
+    vertices = len(p.is_input)
+    if task >= vertices:
+        return p.whole_bytes[s.transfer_tensor[task - vertices]]
+    total = 0.0
+    for i in range(p.output_ptr[task], p.output_ptr[task + 1]):
+        total += p.whole_bytes[p.output_tensor[i]]
+    return total
+
+
+@inlined
+def complete(p: Problem, devices: IntArray, s: Scratch, task: int, now: float) -> None:
+    """An ended task's result is known: transfers and readers may become ready."""
+    vertices = len(devices)
+    s.count[UNFINISHED] -= 1
+    if task < vertices:
+        for i in range(p.output_ptr[task], p.output_ptr[task + 1]):
+            t = p.output_tensor[i]
+            arrived(p, devices, s, t, devices[task], now)
+            for k in range(s.transfer_ptr[t], s.transfer_ptr[t + 1]):
+                make_ready(p, devices, s, vertices + k, now)
+    else:
+        k = task - vertices
+        arrived(p, devices, s, s.transfer_tensor[k], s.transfer_target[k], now)
+    if p.synchronous:
+        pass_barrier(p, s, task)
+
+
+@inlined
+def arrived(
+    p: Problem, devices: IntArray, s: Scratch, tensor: int, device: int, now: float
+) -> None:
+    """A tensor is on a device: its readers there miss one input less."""
+    for e in range(p.reader_ptr[tensor], p.reader_ptr[tensor + 1]):
+        r = p.reader[e]
+        if devices[r] == device:
+            s.missing[r] -= 1
+            if s.missing[r] == 0:
+                make_ready(p, devices, s, r, now)
+
+
+@inlined
+def pass_barrier(p: Problem, s: Scratch, task: int) -> None:
+    """Count a completed task; open the next phase if it was the last of its own."""
+    vertices = len(p.is_input)
+    if task < vertices:
+        phase = 2 * p.level[task]
+    else:
+        phase = 2 * p.level[p.producer[s.transfer_tensor[task - vertices]]] + 1
+    s.phase_left[phase] -= 1
+    while s.count[PHASE] < len(s.phase_left) - 1 and s.phase_left[s.count[PHASE]] == 0:
+        s.count[PHASE] += 1
+        waiting = s.parked[s.count[PHASE]]
+        while waiting >= 0:
+            following = s.following[waiting]
+            enqueue(s, waiting)
+            waiting = following

@@ -1,0 +1,216 @@
+"""Simulator: the compiled work-conserving simulator, one assignment or many at a time."""
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from doppler.arrays import FloatArray, IntArray
+from doppler.assignment import Assignment, check_devices
+from doppler.cost import Costs
+from doppler.errors import AssignmentError, ConfigError
+from doppler.graph.graph import Graph
+from doppler.graph.levels import depths
+from doppler.scheduler.choose import ORDER
+from doppler.sim.config import SimConfig, priorities
+from doppler.sim.noise import draw
+from doppler.sim.reference import ReferenceSimulator
+from doppler.tasks import enumerate_tasks
+from doppler.topology.topology import Topology
+from doppler.trace import Trace, build_trace
+
+if TYPE_CHECKING:
+    from doppler.sim.kernel import Problem
+
+
+class Simulator:
+    """An Executor in virtual time: `ReferenceSimulator`, compiled.
+
+    >>> simulator = Simulator(topology)
+    >>> trace = simulator.run(graph, assignment)
+    >>> simulator.makespans(graph, many_devices)  # (B, V) assignments at once
+    """
+
+    def __init__(self, topology: Topology, config: SimConfig | None = None) -> None:
+        self.topology = topology
+        self.config = config or SimConfig()
+        self._prepared: tuple[Graph, Costs, dict[str, Any]] | None = None
+
+    def run(self, graph: Graph, assignment: Assignment, seed: int = 0) -> Trace:
+        """Every begin and end of every exec and transfer."""
+        from doppler.sim.kernel import make_scratch, run_batch
+
+        assignment.check(graph, self.topology)
+        problem = self._problem(graph, seed, times_wanted=True)
+        scratch, makespan = make_scratch(problem), np.zeros(1)
+        priority = self._priority(graph, assignment, seed)
+        run_batch(problem, assignment.devices.reshape(1, -1).copy(), priority, scratch, makespan)
+        if np.isinf(makespan[0]):
+            # The readable twin stops at the same place and can say why.
+            return ReferenceSimulator(self.topology, self.config).run(graph, assignment, seed)
+        tasks = enumerate_tasks(graph, self.topology, assignment.devices)
+        count = graph.num_vertices + tasks.num_transfers
+        times = (scratch.ready_s[:count], scratch.begin_s[:count], scratch.end_s[:count])
+        return build_trace(graph, self.topology, tasks, times, placer=assignment.placer)
+
+    def makespans(
+        self,
+        graph: Graph,
+        devices: IntArray | Sequence[Assignment],
+        *,
+        seed: int = 0,
+        threads: int | None = None,
+    ) -> FloatArray:
+        """(B,) makespan of every assignment; infinity where memory never suffices.
+
+        `devices` is (B, V), or assignments (with their orders, for strategy `order`). All see
+        the same draw of the noise. Runs on all cores unless `threads` says otherwise.
+        """
+        from doppler.sim.kernel import make_scratch, run_batch
+
+        table = self._device_table(graph, devices)
+        problem = self._problem(graph, seed, times_wanted=False)
+        if self.config.strategy == ORDER:
+            if isinstance(devices, np.ndarray):
+                raise AssignmentError("strategy `order` needs assignments with their orders")
+            priority = np.concatenate([self._priority(graph, a, seed) for a in devices])
+        else:
+            priority = self._priority(graph, Assignment(table[0]), seed) if len(table) else None
+        makespan = np.zeros(len(table))
+
+        def evaluate(part: slice) -> None:
+            rows = priority if priority is None or len(priority) == 1 else priority[part]
+            run_batch(problem, table[part], rows, make_scratch(problem), makespan[part])
+
+        workers = _num_threads(threads, len(table))
+        if workers <= 1:
+            if len(table):
+                evaluate(slice(None))
+            return makespan
+        chunk = -(-len(table) // (4 * workers))
+        parts = [slice(i, i + chunk) for i in range(0, len(table), chunk)]
+        with ThreadPoolExecutor(workers) as pool:
+            list(pool.map(evaluate, parts))
+        return makespan
+
+    def _device_table(self, graph: Graph, devices: Any) -> IntArray:
+        if isinstance(devices, np.ndarray):
+            if devices.ndim != 2 or devices.shape[1] != graph.num_vertices:
+                raise AssignmentError(
+                    f"devices has shape {devices.shape}, expected (B, {graph.num_vertices})"
+                )
+            table = np.array(devices, np.int64, order="C")
+            inputs = graph.is_input
+            low, high = table.min(axis=0, initial=0), table.max(axis=0, initial=-1)
+            if len(table) and not (
+                (low[inputs] == -1).all()
+                and (high[inputs] == -1).all()
+                and (table[:, ~inputs] >= 0).all()
+                and (high[~inputs] < self.topology.num_devices).all()
+            ):
+                for row in table:
+                    check_devices(graph, self.topology.num_devices, row)
+            return table
+        for assignment in devices:
+            assignment.check(graph, self.topology)
+        size = graph.num_vertices
+        return np.array([a.devices for a in devices], np.int64).reshape(-1, size)
+
+    def _problem(self, graph: Graph, seed: int, *, times_wanted: bool) -> "Problem":
+        from doppler.sim.kernel import Problem
+
+        costs, fixed = self._prepare(graph)
+        drawn = draw(self.config.noise, graph, self.topology, costs, seed)
+        only_slots_contended = (
+            fixed["fifo"]
+            and fixed["dispatch_s"] == 0.0
+            and not fixed["limit_memory"]
+            and not fixed["synchronous"]
+            and all(device.slots == 1 for device in self.topology.devices)
+            and all(link.lanes == 0 for link in self.topology.links)
+            and bool((drawn.exec_s[~graph.is_input] > 0).all())
+        )
+        return Problem(
+            exec_s=np.array(drawn.exec_s),
+            transfer_factor=drawn.transfer_factor,
+            uncontended=only_slots_contended and not times_wanted,
+            **fixed,
+        )
+
+    def _priority(self, graph: Graph, assignment: Assignment, seed: int) -> FloatArray:
+        costs, _ = self._prepare(graph)
+        priority = priorities(self.config, graph, self.topology, costs, assignment, seed)
+        if priority is None:
+            priority = np.zeros(graph.num_vertices)
+        return np.array(priority).reshape(1, -1)
+
+    def _prepare(self, graph: Graph) -> tuple[Costs, dict[str, Any]]:
+        """Costs and flat arrays of the graph; those of the last graph are kept."""
+        if self._prepared is not None and self._prepared[0] is graph:
+            return self._prepared[1], self._prepared[2]
+        from doppler.sim.kernel import UNLIMITED
+
+        topology, config = self.topology, self.config
+        costs = config.cost_model.costs(graph, topology)
+        capacity = [d.slots for d in topology.devices]
+        capacity += [link.lanes or UNLIMITED for link in topology.links]
+        memory = np.array([d.memory_bytes for d in topology.devices], np.float64)
+        whole = np.ceil(graph.tensor_bytes)
+        fixed = {
+            "is_input": graph.is_input,
+            "level": np.maximum(depths(graph), 0),
+            "num_reads": np.bincount(
+                graph.edge_reader[~graph.is_input[graph.tensor_producer[graph.edge_tensor]]],
+                minlength=graph.num_vertices,
+            ),
+            "producer": graph.tensor_producer,
+            "output_ptr": graph.output_ptr,
+            "output_tensor": graph.output_tensor,
+            "reader_ptr": graph.reader_ptr,
+            "reader": graph.reader,
+            "read_ptr": graph.read_ptr,
+            "read_tensor": graph.read_tensor,
+            "whole_bytes": whole,
+            "transfer_s": _transfer_table(graph, costs),
+            "route": topology.route,
+            "capacity": np.array(capacity, np.int64),
+            "memory_bytes": memory,
+            "dispatch_s": float(topology.host.dispatch_s),
+            "completion_s": float(topology.host.completion_s),
+            "fifo": config.strategy == "fifo",
+            "synchronous": bool(config.synchronous),
+            # A device that could hold every tensor at once never makes a task wait.
+            "limit_memory": bool(config.limit_memory and whole.sum() > memory.min()),
+        }
+        self._prepared = (graph, costs, fixed)
+        return costs, fixed
+
+
+def _transfer_table(graph: Graph, costs: Costs) -> FloatArray:
+    """(T, L) seconds of each tensor over each link."""
+    return (
+        costs.fixed_s[:, None]
+        + costs.latency_s[None, :]
+        + graph.tensor_bytes[:, None] * costs.s_per_byte[None, :]
+    )
+
+
+def _num_threads(threads: int | None, jobs: int) -> int:
+    if threads is not None and threads < 1:
+        raise ConfigError(f"threads is {threads}, must be at least 1")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return min(threads or cores or 1, max(jobs // 8, 1))
+
+
+def simulate(
+    graph: Graph,
+    topology: Topology,
+    assignment: Assignment,
+    *,
+    seed: int = 0,
+    config: SimConfig | None = None,
+) -> Trace:
+    """The trace of running `graph` under `assignment` on `topology`, in virtual time."""
+    return Simulator(topology, config).run(graph, assignment, seed)

@@ -1,0 +1,249 @@
+"""Topologies as TOML or JSON files, with every error naming its field."""
+
+import tomllib
+from math import inf, isfinite
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from doppler.arrays import IntArray
+from doppler.errors import FormatError, TopologyError
+from doppler.files import check_header, check_keys, parse_json, read_text, to_json, write_text
+from doppler.topology.topology import DTYPE_CLASSES, Device, Host, Link, Topology
+
+FORMAT, VERSION = "doppler-topology", 1
+MAX_DEVICES = 1024
+OTHERS = "others"  # every ordered pair that no other link names
+
+
+def read_topology(path: str | Path) -> Topology:
+    """The topology in a TOML or JSON file; which of the two is told by its content."""
+    path = Path(path)
+    text, source = read_text(path), f"`{path}`"
+    if text.lstrip().startswith("{"):
+        return topology_from_document(parse_json(text, source), source)
+    try:
+        return topology_from_document(tomllib.loads(text), source)
+    except (tomllib.TOMLDecodeError, RecursionError, OverflowError) as error:
+        raise FormatError(f"{source} is not valid TOML: {error}") from None
+
+
+def write_topology(topology: Topology, path: str | Path) -> None:
+    """Write a topology as JSON."""
+    write_text(Path(path), topology_to_json(topology))
+
+
+def topology_to_json(topology: Topology) -> str:
+    """The JSON text of a topology: each device and link in full."""
+    names = [d.name for d in topology.devices]
+    document: dict[str, Any] = {"format": FORMAT, "version": VERSION, "name": topology.name}
+    document |= {"description": topology.description} if topology.description else {}
+    document["host"] = {
+        "dispatch_s": topology.host.dispatch_s,
+        "completion_s": topology.host.completion_s,
+    }
+    document["devices"] = [_device_to_json(d) for d in topology.devices]
+    document["links"] = [
+        {
+            "name": link.name,
+            "bandwidth_bytes_per_s": link.bandwidth_bytes_per_s,
+            "latency_s": link.latency_s,
+            "lanes": link.lanes,
+            "shared": True,
+            "one_way": True,
+            "pairs": [[names[a], names[b]] for a, b in np.argwhere(topology.route == i).tolist()],
+        }
+        for i, link in enumerate(topology.links)
+    ]
+    return to_json(document)
+
+
+def _device_to_json(device: Device) -> dict[str, Any]:
+    row: dict[str, Any] = {"name": device.name, "flops_per_s": dict(device.flops_per_s)}
+    row |= {"memory_bytes_per_s": device.memory_bytes_per_s, "slots": device.slots}
+    row |= {"launch_s": device.launch_s}
+    row |= {"memory_bytes": device.memory_bytes} if isfinite(device.memory_bytes) else {}
+    return row | ({"group": device.group} if device.group else {})
+
+
+def topology_from_document(document: Any, source: str = "topology") -> Topology:
+    """The topology a parsed TOML or JSON document describes."""
+    check_header(document, format_name=FORMAT, version=VERSION, source=source)
+    check_keys(
+        document,
+        required=("format", "version", "name", "devices"),
+        optional=("description", "host", "links"),
+        source=source,
+    )
+    try:
+        host = _host(document.get("host", {}))
+        devices = [d for i, row in _tables(document, "devices") for d in _devices(row, f"devices[{i}]")]
+        if len(devices) > MAX_DEVICES:
+            raise TopologyError(f"{len(devices)} devices; at most {MAX_DEVICES} are supported")
+        links, route = _links(document, [d.name for d in devices])
+        return Topology(
+            name=_text(document, "name", "topology"),
+            devices=tuple(devices),
+            links=tuple(links),
+            route=route,
+            host=host,
+            description=_text(document, "description", "topology", default=""),
+        )
+    except (TopologyError, FormatError) as error:
+        raise TopologyError(f"{source}: {error.message}", hint=error.hint) from None
+
+
+def _host(row: Any) -> Host:
+    check_keys(row, optional=("dispatch_s", "completion_s"), source="host")
+    return Host(
+        dispatch_s=_number(row, "dispatch_s", "host", default=0.0),
+        completion_s=_number(row, "completion_s", "host", default=0.0),
+    )
+
+
+def _devices(row: Any, where: str) -> list[Device]:
+    """One device, or `count` of them, numbered from `first`."""
+    check_keys(
+        row,
+        required=("name", "flops_per_s", "memory_bytes_per_s"),
+        optional=("memory_bytes", "slots", "launch_s", "group", "count", "first"),
+        source=where,
+    )
+    name = _text(row, "name", where)
+    names = [name]
+    if "count" in row:
+        first = _whole(row, "first", where, default=0, least=0)
+        count = min(_whole(row, "count", where, default=1, least=1), MAX_DEVICES + 1)
+        names = [f"{name}{i}" for i in range(first, first + count)]
+    return [
+        Device(
+            name=each,
+            flops_per_s=_rates(row["flops_per_s"], f"{where}.flops_per_s"),
+            memory_bytes_per_s=_number(row, "memory_bytes_per_s", where, positive=True),
+            memory_bytes=_number(row, "memory_bytes", where, default=inf, positive=True),
+            slots=_whole(row, "slots", where, default=1, least=1),
+            launch_s=_number(row, "launch_s", where, default=0.0),
+            group=_text(row, "group", where, default=""),
+        )
+        for each in names
+    ]
+
+
+def _rates(value: Any, where: str) -> dict[str, float]:
+    if not isinstance(value, dict):
+        return dict.fromkeys(DTYPE_CLASSES, _checked(value, where, positive=True))
+    check_keys(value, optional=DTYPE_CLASSES, source=where)
+    if not value:
+        raise TopologyError(f"{where} is empty", hint=f"known: {', '.join(DTYPE_CLASSES)}")
+    return {key: _checked(rate, f"{where}.{key}", positive=True) for key, rate in value.items()}
+
+
+def _links(document: dict[str, Any], names: list[str]) -> tuple[list[Link], IntArray]:
+    route = np.full((len(names), len(names)), -1, np.int64)
+    links: list[Link] = []
+    entries = [(i, row) for i, row in _tables(document, "links")]
+    entries.sort(key=lambda e: isinstance(e[1], dict) and e[1].get("pairs") == OTHERS)
+    for i, row in entries:
+        where = f"links[{i}]"
+        check_keys(
+            row,
+            required=("name", "bandwidth_bytes_per_s", "pairs"),
+            optional=("latency_s", "lanes", "shared", "one_way"),
+            source=where,
+        )
+        pairs = _pairs(row, where, names, route)
+        shared = _flag(row, "shared", where)
+        for k, (a, b) in enumerate(pairs):
+            if not shared or k == 0:
+                links.append(_link(row, where, "" if shared else f" {names[a]}→{names[b]}"))
+            route[a, b] = len(links) - 1
+    return links, route
+
+
+def _link(row: dict[str, Any], where: str, suffix: str) -> Link:
+    return Link(
+        name=_text(row, "name", where) + suffix,
+        bandwidth_bytes_per_s=_number(row, "bandwidth_bytes_per_s", where, positive=True),
+        latency_s=_number(row, "latency_s", where, default=0.0),
+        lanes=_whole(row, "lanes", where, default=1, least=0),
+    )
+
+
+def _pairs(
+    row: dict[str, Any], where: str, names: list[str], route: IntArray
+) -> list[tuple[int, int]]:
+    """The ordered pairs of devices an entry serves, none of them served before."""
+    size, value = len(names), row["pairs"]
+    one_way = _flag(row, "one_way", where)
+    if value == OTHERS:
+        free = [(a, b) for a in range(size) for b in range(size) if a != b and route[a, b] < 0]
+        return free
+    if not isinstance(value, list):
+        raise TopologyError(f'{where}.pairs must be a list of pairs or "{OTHERS}"')
+    pairs: list[tuple[int, int]] = []
+    for k, pair in enumerate(value):
+        spot = f"{where}.pairs[{k}]"
+        if not (isinstance(pair, list) and len(pair) == 2 and all(isinstance(n, str) for n in pair)):
+            raise TopologyError(f"{spot} must be two device names, not {pair!r}")
+        for name in pair:
+            if name not in names:
+                raise TopologyError(
+                    f"{spot}: no device named `{name}`", hint=f"devices: {', '.join(names)}"
+                )
+        a, b = names.index(pair[0]), names.index(pair[1])
+        if a == b:
+            raise TopologyError(f"{spot} links `{pair[0]}` to itself")
+        pairs += [(a, b)] if one_way else [(a, b), (b, a)]
+    for a, b in pairs:
+        if route[a, b] >= 0 or pairs.count((a, b)) > 1:
+            raise TopologyError(f"{where}.pairs: `{names[a]}` → `{names[b]}` has a link already")
+    return pairs
+
+
+def _tables(document: dict[str, Any], key: str) -> list[tuple[int, Any]]:
+    rows = document.get(key, [])
+    if not isinstance(rows, list):
+        raise TopologyError(f"`{key}` must be a list of tables")
+    return list(enumerate(rows))
+
+
+def _text(row: dict[str, Any], key: str, where: str, default: str | None = None) -> str:
+    value = row.get(key, default)
+    if not isinstance(value, str):
+        raise TopologyError(f"{where}.{key} must be text, not {value!r}")
+    return value
+
+
+def _flag(row: dict[str, Any], key: str, where: str) -> bool:
+    value = row.get(key, False)
+    if not isinstance(value, bool):
+        raise TopologyError(f"{where}.{key} must be true or false, not {value!r}")
+    return value
+
+
+def _whole(row: dict[str, Any], key: str, where: str, *, default: int, least: int) -> int:
+    value = row.get(key, default)
+    if type(value) is not int or not least <= value < 2**31:
+        raise TopologyError(f"{where}.{key} must be a whole number ≥ {least}, not {value!r}")
+    return value
+
+
+def _number(
+    row: dict[str, Any],
+    key: str,
+    where: str,
+    *,
+    default: float | None = None,
+    positive: bool = False,
+) -> float:
+    if key not in row and default is not None:
+        return default
+    return _checked(row.get(key), f"{where}.{key}", positive=positive)
+
+
+def _checked(value: Any, where: str, *, positive: bool) -> float:
+    wanted = "a finite number > 0" if positive else "a finite number ≥ 0"
+    if type(value) not in (int, float) or not isfinite(value) or value < 0 or (positive and value == 0):
+        raise TopologyError(f"{where} must be {wanted}, not {value!r}")
+    return float(value)

@@ -1,0 +1,128 @@
+"""Topology: the machine: devices, the links between them, and the host that drives them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from doppler.arrays import IntArray, frozen
+from doppler.errors import TopologyError
+
+DTYPE_CLASSES = ("float16", "float32", "float64")
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A processor. A kernel on it takes `launch_s + max(flops / rate, bytes / bandwidth)`."""
+
+    name: str
+    flops_per_s: Mapping[str, float] = field(default_factory=dict)  # by dtype class
+    memory_bytes_per_s: float = inf  # what kernels reach on data in its memory
+    memory_bytes: float = inf  # capacity
+    slots: int = 1  # kernels that run at the same time
+    launch_s: float = 0.0  # fixed device time of every kernel
+    group: str = ""  # devices of one group are close: one NVLink island, one board, one node
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A connection. A transfer over it takes `latency_s + bytes / bandwidth_bytes_per_s`."""
+
+    name: str
+    bandwidth_bytes_per_s: float = inf  # of one transfer
+    latency_s: float = 0.0
+    lanes: int = 1  # transfers that run at the same time; 0 = any number
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What the process that drives the devices costs."""
+
+    dispatch_s: float = 0.0  # to start a task; the host starts one at a time
+    completion_s: float = 0.0  # from a task's end until tasks that wait for it may start
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Topology:
+    """A machine: D devices, L links, and for every ordered pair of devices its link."""
+
+    name: str
+    devices: tuple[Device, ...]  # (D,)
+    links: tuple[Link, ...]  # (L,)
+    route: IntArray  # (D, D) link from row to column; pairs may share one; -1 on the diagonal
+    host: Host = Host()
+    description: str = ""  # where its numbers come from
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "route", frozen(np.asarray(self.route, np.int64)))
+        _check(self)
+
+    @property
+    def num_devices(self) -> int:
+        """Number of devices."""
+        return len(self.devices)
+
+    @property
+    def num_links(self) -> int:
+        """Number of links."""
+        return len(self.links)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Topology):
+            return NotImplemented
+        return _fields(self) == _fields(other) and np.array_equal(self.route, other.route)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.num_devices, self.num_links))
+
+    @staticmethod
+    def preset(name: str) -> "Topology":
+        """A built-in topology, such as `p100x4` or `reference:4`."""
+        from doppler.topology.presets import preset
+
+        return preset(name)
+
+    @staticmethod
+    def read(path: str | Path) -> "Topology":
+        """The topology in a TOML or JSON file."""
+        from doppler.topology.io import read_topology
+
+        return read_topology(path)
+
+
+def _fields(topology: Topology) -> tuple[Any, ...]:
+    devices = tuple((*_row(d), *sorted(d.flops_per_s.items())) for d in topology.devices)
+    return topology.name, devices, topology.links, topology.host, topology.description
+
+
+def _row(device: Device) -> tuple[Any, ...]:
+    return (
+        device.name,
+        device.memory_bytes_per_s,
+        device.memory_bytes,
+        device.slots,
+        device.launch_s,
+        device.group,
+    )
+
+
+def _check(topology: Topology) -> None:
+    size = topology.num_devices
+    if size == 0:
+        raise TopologyError(f"topology `{topology.name}` has no devices")
+    names = [d.name for d in topology.devices]
+    if twice := next((n for n in names if names.count(n) > 1), None):
+        raise TopologyError(f"two devices are named `{twice}`")
+    if topology.route.shape != (size, size):
+        raise TopologyError(f"route has shape {topology.route.shape}, expected {(size, size)}")
+    for source in range(size):
+        for target in range(size):
+            link = topology.route[source, target]
+            if source != target and not 0 <= link < topology.num_links:
+                raise TopologyError(
+                    f"no link from `{names[source]}` to `{names[target]}`",
+                    hint='name the pair in a link, or add a link with pairs = "others"',
+                )

@@ -1,0 +1,326 @@
+"""Trace: every begin and end of every exec and transfer, and what follows from them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from doppler.arrays import BoolArray, FloatArray, IntArray, frozen, integers, plain, reals
+from doppler.errors import FormatError
+from doppler.files import check_header, check_keys, parse_json, read_text, to_json, write_text
+from doppler.graph.graph import Graph
+from doppler.tasks import Tasks
+from doppler.topology.topology import Topology
+
+FORMAT, VERSION = "doppler-trace", 1
+SAME_DEVICE, SAME_GROUP, ACROSS_GROUPS = "same-device", "same-group", "across-groups"
+
+
+class TraceDevice(NamedTuple):
+    """What a trace says of a device."""
+
+    name: str
+    group: str
+    slots: int
+
+
+class TraceLink(NamedTuple):
+    """What a trace says of a link."""
+
+    name: str
+    lanes: int  # 0 = any number
+
+
+class ChainStep(NamedTuple):
+    """A task on the critical chain, and what it waited for."""
+
+    row: int  # of the trace
+    waited_for: str  # "start", "input", "device" or "link": what held it back last
+    wait_s: float  # from the end of the step before until this one began
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trace:
+    """What happened when, one row per task, by begin and then by task number."""
+
+    graph: str  # name
+    topology: str  # name
+    placer: str
+    vertex_names: tuple[str, ...]  # (V,)
+    vertex_kinds: tuple[str, ...]  # (V,)
+    devices: tuple[TraceDevice, ...]
+    links: tuple[TraceLink, ...]
+    local_bytes: float  # of tensors read on the device that made them
+    vertex: IntArray  # (N,) vertex executed, or producer of the tensor moved
+    tensor: IntArray  # (N,) tensor moved, -1 for an exec
+    source: IntArray  # (N,) device it leaves, -1 for an exec
+    device: IntArray  # (N,) device it runs on, or goes to
+    link: IntArray  # (N,) link it takes, -1 for an exec
+    moved_bytes: FloatArray  # (N,) 0 for an exec
+    ready_s: FloatArray  # (N,) when the last of its inputs was there
+    begin_s: FloatArray  # (N,)
+    end_s: FloatArray  # (N,)
+    after: IntArray  # (N,) row of the input that arrived last, -1 if it needs none
+
+    @property
+    def makespan_s(self) -> float:
+        """Seconds until the last task ended: the paper's ExecTime."""
+        return float(self.end_s.max(initial=0.0))
+
+    @property
+    def is_transfer(self) -> BoolArray:
+        """(N,) whether a row is a transfer."""
+        return self.tensor >= 0
+
+    @property
+    def bytes_moved(self) -> float:
+        """Bytes moved between devices."""
+        return float(self.moved_bytes.sum())
+
+    def busy_s(self) -> FloatArray:
+        """(D,) seconds of exec on each device, summed over its slots."""
+        execs = ~self.is_transfer
+        seconds = (self.end_s - self.begin_s)[execs]
+        return np.bincount(self.device[execs], seconds, len(self.devices))
+
+    def idle_s(self) -> FloatArray:
+        """(D,) slot-seconds each device spent without an exec."""
+        slots = np.array([d.slots for d in self.devices])
+        return np.maximum(self.makespan_s * slots - self.busy_s(), 0.0)
+
+    def utilization(self) -> FloatArray:
+        """(D,) share of each device's slots and time that execs filled."""
+        slots = np.array([d.slots for d in self.devices])
+        return self.busy_s() / max(self.makespan_s * slots.min(), 1e-300) * (slots.min() / slots)
+
+    def link_utilization(self) -> FloatArray:
+        """(L,) share of each link's lanes and time in use; of the time alone if unlimited."""
+        busy = np.zeros(len(self.links))
+        for i, link in enumerate(self.links):
+            rows = self.link == i
+            if link.lanes:
+                busy[i] = (self.end_s - self.begin_s)[rows].sum() / link.lanes
+            else:
+                busy[i] = _covered(self.begin_s[rows], self.end_s[rows])
+        return busy / max(self.makespan_s, 1e-300)
+
+    def bytes_by_link(self) -> FloatArray:
+        """(L,) bytes moved over each link."""
+        rows = self.is_transfer
+        return np.bincount(self.link[rows], self.moved_bytes[rows], len(self.links))
+
+    def bytes_by_class(self) -> dict[str, float]:
+        """Bytes read where they were made, moved within a group, and moved across groups."""
+        rows = self.is_transfer
+        groups = np.unique([d.group for d in self.devices], return_inverse=True)[1]
+        same = groups[self.source[rows]] == groups[self.device[rows]]
+        moved = self.moved_bytes[rows]
+        return {
+            SAME_DEVICE: self.local_bytes,
+            SAME_GROUP: float(moved[same].sum()),
+            ACROSS_GROUPS: float(moved[~same].sum()),
+        }
+
+    def overlap(self) -> float:
+        """Share of the transfer time during which some device computes; 1 with no transfers."""
+        moves = self.is_transfer
+        moving = _covered(self.begin_s[moves], self.end_s[moves])
+        computing = _covered(self.begin_s[~moves], self.end_s[~moves])
+        either = _covered(self.begin_s, self.end_s)
+        return 1.0 if moving == 0 else min(1.0, max(0.0, (moving + computing - either) / moving))
+
+    def critical_chain(self) -> list[ChainStep]:
+        """The tasks that led to the last end, first to last, each with what held it back.
+
+        A task waited for its device or link if another task on it ended after the task was
+        ready; otherwise for its last input.
+        """
+        if not len(self.end_s):
+            return []
+        steps: list[ChainStep] = []
+        row = int(np.argmax(self.end_s))
+        while row >= 0:
+            before, reason = self._held_back_by(row)
+            wait = self.begin_s[row] - (self.end_s[before] if before >= 0 else 0.0)
+            steps.append(ChainStep(row, reason, float(wait)))
+            row = before
+        return steps[::-1]
+
+    def _held_back_by(self, row: int) -> tuple[int, str]:
+        moves = self.is_transfer
+        if moves[row]:
+            same, reason = moves & (self.link == self.link[row]), "link"
+            limited = self.links[self.link[row]].lanes > 0
+        else:
+            same, reason = ~moves & (self.device == self.device[row]), "device"
+            limited = True
+        # Rows are by begin, so only earlier rows can have held this one back.
+        same[row:] = False
+        late = np.flatnonzero(same & (self.end_s > self.ready_s[row]))
+        late = late[self.end_s[late] <= self.begin_s[row]]
+        if limited and len(late):
+            return int(late[np.argmax(self.end_s[late])]), reason
+        after = int(self.after[row])
+        return (after, "input") if after >= 0 else (-1, "start")
+
+
+def _covered(begin: FloatArray, end: FloatArray) -> float:
+    """Length of the union of intervals."""
+    order = np.argsort(begin, kind="stable")
+    begin, end = begin[order], end[order]
+    if not len(begin):
+        return 0.0
+    reach = np.maximum.accumulate(end)
+    gaps = np.maximum(begin[1:] - reach[:-1], 0.0).sum()
+    return float(reach[-1] - begin[0] - gaps)
+
+
+def build_trace(
+    graph: Graph,
+    topology: Topology,
+    tasks: Tasks,
+    times: tuple[FloatArray, FloatArray, FloatArray],
+    *,
+    placer: str = "",
+) -> Trace:
+    """The Trace of tasks with these (ready, begin, end) seconds, indexed by task.
+
+    The one way executors make a trace.
+    """
+    ready, begin, end = times
+    size = graph.num_vertices
+    task = np.concatenate([graph.assigned, size + np.arange(tasks.num_transfers)])
+    task = task[np.lexsort((task, begin[task]))]
+    moves = task >= size
+    k = np.where(moves, task - size, 0)
+    pick = _picker(moves, k)
+    vertex = np.where(moves, pick(graph.tensor_producer[tasks.tensor]), task)
+    return Trace(
+        graph=graph.name,
+        topology=topology.name,
+        placer=placer,
+        vertex_names=graph.vertex_names,
+        vertex_kinds=graph.kinds,
+        devices=tuple(TraceDevice(d.name, d.group, d.slots) for d in topology.devices),
+        links=tuple(TraceLink(link.name, link.lanes) for link in topology.links),
+        local_bytes=_local_bytes(graph, tasks),
+        vertex=frozen(vertex),
+        tensor=frozen(pick(tasks.tensor)),
+        source=frozen(pick(tasks.source)),
+        device=frozen(np.where(moves, pick(tasks.target), tasks.devices[vertex])),
+        link=frozen(pick(tasks.link)),
+        moved_bytes=frozen(np.where(moves, pick(graph.tensor_bytes[tasks.tensor]), 0.0)),
+        ready_s=frozen(ready[task]),
+        begin_s=frozen(begin[task]),
+        end_s=frozen(end[task]),
+        after=frozen(_last_inputs(graph, tasks, end, task)),
+    )
+
+
+def _picker(moves: BoolArray, k: IntArray) -> Any:
+    def pick(column: Any) -> Any:
+        return np.where(moves, column[k], -1) if len(column) else np.full(len(moves), -1)
+
+    return pick
+
+
+def _local_bytes(graph: Graph, tasks: Tasks) -> float:
+    producer = graph.tensor_producer[graph.edge_tensor]
+    local = ~graph.is_input[producer] & (
+        tasks.devices[producer] == tasks.devices[graph.edge_reader]
+    )
+    return float(graph.tensor_bytes[np.unique(graph.edge_tensor[local])].sum())
+
+
+def _last_inputs(graph: Graph, tasks: Tasks, end: FloatArray, task: IntArray) -> IntArray:
+    """(N,) row of the task each row's last input came from; ties go to the lowest task."""
+    size = graph.num_vertices
+    num_devices = int(tasks.devices.max(initial=0)) + 1
+    edges = np.flatnonzero(~graph.is_input[graph.tensor_producer[graph.edge_tensor]])
+    tensor, reader = graph.edge_tensor[edges], graph.edge_reader[edges]
+    giver = graph.tensor_producer[tensor]
+    remote = tasks.devices[giver] != tasks.devices[reader]
+    keys = tasks.tensor * num_devices + tasks.target
+    wanted = tensor * num_devices + tasks.devices[reader]
+    giver = np.where(remote, size + np.searchsorted(keys, wanted), giver)
+    order = np.lexsort((-giver, end[giver], reader))  # the last of each reader's run wins
+    last = np.full(size + tasks.num_transfers, -1, np.int64)
+    last[reader[order]] = giver[order]
+    last[size:] = graph.tensor_producer[tasks.tensor]
+    row_of = np.full(size + tasks.num_transfers + 1, -1, np.int64)
+    row_of[task] = np.arange(len(task))
+    return row_of[last[task]]
+
+
+_INTEGERS = ("vertex", "tensor", "source", "device", "link", "after")
+_REALS = ("moved_bytes", "ready_s", "begin_s", "end_s")
+
+
+def write_trace(trace: Trace, path: str | Path) -> None:
+    """Write a `doppler-trace` file."""
+    write_text(Path(path), trace_to_json(trace))
+
+
+def trace_to_json(trace: Trace) -> str:
+    """The JSON text of a trace; `makespan_s` is there for other readers."""
+    return to_json(
+        {
+            "format": FORMAT,
+            "version": VERSION,
+            "makespan_s": trace.makespan_s,
+            "graph": trace.graph,
+            "topology": trace.topology,
+            "placer": trace.placer,
+            "local_bytes": trace.local_bytes,
+            "devices": [d._asdict() for d in trace.devices],
+            "links": [link._asdict() for link in trace.links],
+            "vertices": {"name": list(trace.vertex_names), "kind": list(trace.vertex_kinds)},
+            "tasks": {c: plain(getattr(trace, c)) for c in _INTEGERS + _REALS},
+        }
+    )
+
+
+def read_trace(path: str | Path) -> Trace:
+    """The trace in a `doppler-trace` file."""
+    path = Path(path)
+    source = f"`{path}`"
+    document = parse_json(read_text(path), source)
+    check_header(document, format_name=FORMAT, version=VERSION, source=source)
+    texts, tables = ("graph", "topology", "placer"), ("devices", "links", "vertices", "tasks")
+    required = ("format", "version", "makespan_s", "local_bytes", *texts, *tables)
+    check_keys(document, required=required, source=source)
+    check_keys(document["vertices"], required=("name", "kind"), source=f"{source}: vertices")
+    check_keys(document["tasks"], required=_INTEGERS + _REALS, source=f"{source}: tasks")
+    columns: dict[str, Any] = {c: integers(document["tasks"][c]) for c in _INTEGERS}
+    columns |= {c: reals(document["tasks"][c]) for c in _REALS}
+    try:
+        trace = Trace(
+            **{key: document[key] for key in texts},
+            local_bytes=float(document["local_bytes"]),
+            devices=tuple(TraceDevice(**row) for row in document["devices"]),
+            links=tuple(TraceLink(**row) for row in document["links"]),
+            vertex_names=tuple(document["vertices"]["name"]),
+            vertex_kinds=tuple(document["vertices"]["kind"]),
+            **{name: frozen(column) for name, column in columns.items()},
+        )
+        _check_rows(trace)
+    except (TypeError, ValueError, AttributeError, IndexError) as error:
+        raise FormatError(f"{source} is not a well-formed trace: {error}") from None
+    return trace
+
+
+def _check_rows(trace: Trace) -> None:
+    rows = len(trace.vertex)
+    limits = {"vertex": len(trace.vertex_names), "device": len(trace.devices)}
+    limits |= {"source": len(trace.devices), "link": len(trace.links), "after": rows}
+    for name in _INTEGERS + _REALS:
+        column = getattr(trace, name)
+        if len(column) != rows:
+            raise ValueError(f"tasks.{name} has {len(column)} entries, expected {rows}")
+        if not np.isfinite(column).all() or (column < (-1 if name in _INTEGERS else 0)).any():
+            raise ValueError(f"tasks.{name} holds a value out of range")
+        if name in limits and (column >= limits[name]).any():
+            raise ValueError(f"tasks.{name} holds a value out of range")
+    if (trace.end_s < trace.begin_s).any() or (trace.after >= np.arange(rows)).any():
+        raise ValueError("a task ends before it begins, or follows a later one")
