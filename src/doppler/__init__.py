@@ -1,1 +1,122 @@
-"""doppler."""
+"""Doppler: which device should run each operation of a dataflow graph, and how good is that?
+
+>>> import doppler as dp
+>>> graph = dp.programs.random_dag(seed=0)
+>>> topology = dp.Topology.preset("p100x4")
+>>> assignment = dp.place(graph, topology, "critical-path", seed=0)
+>>> trace = dp.simulate(graph, topology, assignment)
+>>> trace.makespan_s >= dp.lower_bounds(graph, topology).best_s
+True
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from doppler import errors, programs
+    from doppler.assignment import Assignment, read_assignment, write_assignment
+    from doppler.cost import CostModel, Costs
+    from doppler.errors import DopplerError
+    from doppler.executor import Executor
+    from doppler.formats import from_networkx, load_graph, to_networkx
+    from doppler.graph import Graph, GraphBuilder, Kernel, OpKind, read_graph, write_graph
+    from doppler.placers import LowerBounds, Placer, lower_bounds, make_placer, place
+    from doppler.sim import Noise, ReferenceSimulator, SimConfig, Simulator, simulate
+    from doppler.topology import Device, Host, Link, Topology, load_topology, write_topology
+    from doppler.trace import Trace, read_trace, write_trace
+
+__version__ = "0.1.0"
+
+_MODULE_OF = {
+    "Assignment": "doppler.assignment",
+    "CostModel": "doppler.cost",
+    "Costs": "doppler.cost",
+    "Device": "doppler.topology",
+    "DopplerError": "doppler.errors",
+    "Executor": "doppler.executor",
+    "Graph": "doppler.graph",
+    "GraphBuilder": "doppler.graph",
+    "Host": "doppler.topology",
+    "Kernel": "doppler.graph",
+    "Link": "doppler.topology",
+    "LowerBounds": "doppler.placers",
+    "Noise": "doppler.sim",
+    "OpKind": "doppler.graph",
+    "Placer": "doppler.placers",
+    "ReferenceSimulator": "doppler.sim",
+    "SimConfig": "doppler.sim",
+    "Simulator": "doppler.sim",
+    "Topology": "doppler.topology",
+    "Trace": "doppler.trace",
+    "from_networkx": "doppler.formats",
+    "load_graph": "doppler.formats",
+    "load_topology": "doppler.topology",
+    "lower_bounds": "doppler.placers",
+    "make_placer": "doppler.placers",
+    "place": "doppler.placers",
+    "read_assignment": "doppler.assignment",
+    "read_graph": "doppler.graph",
+    "read_trace": "doppler.trace",
+    "simulate": "doppler.sim",
+    "to_networkx": "doppler.formats",
+    "write_assignment": "doppler.assignment",
+    "write_graph": "doppler.graph",
+    "write_topology": "doppler.topology",
+    "write_trace": "doppler.trace",
+}
+_SUBMODULES = ("errors", "programs")
+
+__all__ = [
+    "Assignment",
+    "CostModel",
+    "Costs",
+    "Device",
+    "DopplerError",
+    "Executor",
+    "Graph",
+    "GraphBuilder",
+    "Host",
+    "Kernel",
+    "Link",
+    "LowerBounds",
+    "Noise",
+    "OpKind",
+    "Placer",
+    "ReferenceSimulator",
+    "SimConfig",
+    "Simulator",
+    "Topology",
+    "Trace",
+    "errors",
+    "from_networkx",
+    "load_graph",
+    "load_topology",
+    "lower_bounds",
+    "make_placer",
+    "place",
+    "programs",
+    "read_assignment",
+    "read_graph",
+    "read_trace",
+    "simulate",
+    "to_networkx",
+    "write_assignment",
+    "write_graph",
+    "write_topology",
+    "write_trace",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULE_OF:
+        value = getattr(import_module(_MODULE_OF[name]), name)
+    elif name in _SUBMODULES:
+        value = import_module(f"doppler.{name}")
+    else:
+        raise AttributeError(f"module 'doppler' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

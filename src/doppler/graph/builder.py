@@ -155,6 +155,8 @@ def build_graph(
         )
     is_input = np.array([k == OpKind.INPUT for k in text["kind"]], np.bool_)
     _check_edges(names, producers, edge_tensors, edge_readers, is_input)
+    in_order = np.lexsort((edge_readers, edge_tensors))
+    edge_tensors, edge_readers = edge_tensors[in_order], edge_readers[in_order]
 
     output_ptr, output_tensor = csr(producers, np.arange(tensors), size)
     reader_ptr, reader = csr(edge_tensors, edge_readers, tensors)

@@ -42,7 +42,7 @@ class Graph:
     tensor_producer: IntArray  # (T,) vertex
     tensor_bytes: FloatArray  # (T,)
     transfer_s: FloatArray | None  # (T,) explicit seconds between any two devices
-    edge_tensor: IntArray  # (E,) tensor that is read
+    edge_tensor: IntArray  # (E,) tensor that is read; edges are sorted by (tensor, reader)
     edge_reader: IntArray  # (E,) vertex that reads it
     # Derived from the above.
     is_input: BoolArray  # (V,) kind is "input": ready everywhere, never assigned

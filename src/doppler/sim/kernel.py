@@ -64,7 +64,9 @@ class Scratch(NamedTuple):
     transfer_target: IntArray  # (E,)
     queue_ptr: IntArray  # (R+1,) where each resource's heap begins
     queue_size: IntArray  # (R,)
+    queue_head: IntArray  # (D,) where uncontended queues begin now
     queue: IntArray  # (N,)
+    free_s: FloatArray  # (D,) when uncontended devices are free
     active: IntArray  # (R,) resources with capacity and a queue
     is_active: BoolArray  # (R,)
     event_s: FloatArray  # (N,) heap of ends
@@ -108,7 +110,9 @@ def make_scratch(p: Problem) -> Scratch:
         transfer_target=ints(edges),
         queue_ptr=ints(resources + 1),
         queue_size=ints(resources),
+        queue_head=ints(devices),
         queue=ints(tasks),
+        free_s=floats(devices),
         active=ints(resources),
         is_active=np.zeros(resources, np.bool_),
         event_s=floats(tasks),
@@ -149,33 +153,37 @@ def run_uncontended(p: Problem, devices: IntArray, s: Scratch) -> float:
     Then a transfer ends a known time after its producer, so a vertex's ready time is known as
     soon as its last producer has started, and no events are needed: the device whose next exec
     starts first goes next. Whatever is found later starts later, as long as no exec takes 0 s.
+    Queues are sorted arrays: vertices are found nearly in the order they become ready.
     """
     num_devices, makespan_s = len(p.memory_bytes), 0.0
-    s.queue_ptr[:] = 0
+    head, tail, free_s = s.queue_head, s.queue_size, s.free_s
+    tail[:] = 0
     for v in range(len(devices)):
         s.missing[v] = p.num_reads[v]
         s.key[v] = 0.0
         if not p.is_input[v]:
-            s.queue_ptr[devices[v] + 1] += 1
+            tail[devices[v]] += 1
+    room = 0
     for d in range(num_devices):
-        s.queue_ptr[d + 1] += s.queue_ptr[d]
-        s.queue_size[d] = 0
-        s.free_bytes[d] = 0.0  # here: the time from which the device is free
+        head[d], tail[d], room = room, room, room + tail[d]
+        free_s[d] = 0.0
     for v in range(len(devices)):
         if not p.is_input[v] and s.missing[v] == 0:
-            push(s, devices[v], v)
+            s.queue[tail[devices[v]]] = v
+            tail[devices[v]] += 1
     while True:
         device, begin_s = -1, np.inf
         for d in range(num_devices):
-            if s.queue_size[d] > 0:
-                at_s = max(s.free_bytes[d], s.key[s.queue[s.queue_ptr[d]]])
+            if head[d] < tail[d]:
+                at_s = max(free_s[d], s.key[s.queue[head[d]]])
                 if at_s < begin_s:
                     device, begin_s = d, at_s
         if device < 0:
             return makespan_s
-        v = pop(s, device)
+        v = s.queue[head[device]]
+        head[device] += 1
         end_s = begin_s + p.exec_s[v, device]
-        s.free_bytes[device] = end_s
+        free_s[device] = end_s
         makespan_s = max(makespan_s, end_s)
         for i in range(p.output_ptr[v], p.output_ptr[v + 1]):
             t = p.output_tensor[i]
@@ -189,7 +197,21 @@ def run_uncontended(p: Problem, devices: IntArray, s: Scratch) -> float:
                 s.key[r] = max(s.key[r], seen_s)
                 s.missing[r] -= 1
                 if s.missing[r] == 0:
-                    push(s, target, r)
+                    insert(s, r, head[target], tail[target])
+                    tail[target] += 1
+
+
+@inlined
+def insert(s: Scratch, task: int, head: int, tail: int) -> None:
+    """Put a task into the sorted queue between `head` and `tail`, from the end."""
+    key = s.key[task]
+    while tail > head:
+        other = s.queue[tail - 1]
+        if s.key[other] < key or (s.key[other] == key and other < task):
+            break
+        s.queue[tail] = other
+        tail -= 1
+    s.queue[tail] = task
 
 
 @inlined

@@ -1,0 +1,5 @@
+"""`python -m doppler` is `dop`."""
+
+from doppler.cli.main import main
+
+main()

@@ -1,0 +1,38 @@
+"""Placer: anything that maps a graph and a topology to an assignment."""
+
+from typing import Protocol
+
+import numpy as np
+
+from doppler.arrays import IntArray
+from doppler.assignment import Assignment
+from doppler.graph.graph import Graph
+from doppler.topology.topology import Topology
+
+
+class Placer(Protocol):
+    """Makes assignments. The same graph, topology and seed give the same assignment."""
+
+    name: str
+
+    def place(self, graph: Graph, topology: Topology, *, seed: int = 0) -> Assignment:
+        """A device for every vertex of the graph."""
+        ...
+
+
+def assign(
+    placer: Placer,
+    graph: Graph,
+    topology: Topology,
+    devices: IntArray,
+    *,
+    order: IntArray | None = None,
+) -> Assignment:
+    """An Assignment of (V,) `devices` that says who made it, and for what; inputs get none."""
+    return Assignment(
+        devices=np.where(graph.is_input, -1, devices),
+        order=order,
+        placer=placer.name,
+        topology=topology.name,
+        graph=graph.digest(),
+    )

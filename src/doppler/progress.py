@@ -1,0 +1,32 @@
+"""Progress of long work: library code reports it, whoever runs the library may show it."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TypeVar
+
+Item = TypeVar("Item")
+Listener = Callable[[str, int, int], None]  # what is being done, steps done, steps in all
+
+_listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
+
+
+def track(steps: Sequence[Item], what: str) -> Iterator[Item]:
+    """The steps one by one, telling the listener, if there is one, how far it has come."""
+    listener = _listener.get()
+    for done, step in enumerate(steps):
+        if listener is not None:
+            listener(what, done, len(steps))
+        yield step
+    if listener is not None:
+        listener(what, len(steps), len(steps))
+
+
+@contextmanager
+def listening(listener: Listener) -> Iterator[None]:
+    """Send progress made inside to `listener`."""
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)

@@ -1,0 +1,138 @@
+"""Hypothesis strategies for the values of Doppler, and for files that are not quite right."""
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from doppler.arrays import IntArray
+from doppler.graph import Graph, build_graph
+from doppler.topology import DTYPE_CLASSES, Device, Host, Link, Topology
+
+# Round values make ties likely, arbitrary ones make rounding visible.
+seconds = st.sampled_from([0.0, 1.0, 2.0]) | st.floats(0, 10, allow_subnormal=False)
+whole_sizes = (st.integers(0, 2) | st.integers(0, 10**9)).map(float)
+rates = st.sampled_from([1.0, 2.0, 1e8]) | st.floats(0.5, 1e12)
+
+
+@st.composite
+def graphs(draw: st.DrawFn, *, max_vertices: int = 8, num_devices: int | None = None) -> Graph:
+    """A graph whose ids are in no particular order, with inputs and several tensors per vertex.
+
+    With or without explicit costs; `exec_s` may be per device where `num_devices` is given.
+    """
+    size = draw(st.integers(1, max_vertices))
+    order = draw(st.permutations(range(size)))
+    kinds = draw(st.lists(st.sampled_from(["input", "matmul", "select"]), min_size=size, max_size=size))
+    producers: list[int] = []
+    edges: list[tuple[int, int]] = []
+    for vertex in order:
+        if producers and kinds[vertex] != "input":
+            reads = draw(st.sets(st.integers(0, len(producers) - 1), max_size=4))
+            edges += [(tensor, vertex) for tensor in sorted(reads)]
+        producers += [vertex] * draw(st.integers(0, 2))
+
+    def column(entries: st.SearchStrategy[Any], length: int) -> list[Any]:
+        return draw(st.lists(entries, min_size=length, max_size=length))
+
+    per_vertex = [seconds]
+    if num_devices is not None:
+        per_vertex.append(st.lists(seconds, min_size=num_devices, max_size=num_devices))
+    exec_s, transfer_s = draw(st.sampled_from([None, *per_vertex])), draw(st.booleans())
+    return build_graph(
+        name="random",
+        kinds=kinds,
+        flops=column(whole_sizes, size),
+        touched_bytes=column(whole_sizes, size),
+        exec_s=None if exec_s is None else column(exec_s, size),
+        tensor_producer=producers,
+        tensor_bytes=column(whole_sizes, len(producers)),
+        transfer_s=column(seconds, len(producers)) if transfer_s else None,
+        edge_tensor=[tensor for tensor, _ in edges],
+        edge_reader=[reader for _, reader in edges],
+    )
+
+
+@st.composite
+def topologies(
+    draw: st.DrawFn,
+    *,
+    max_devices: int = 4,
+    memory_bytes: st.SearchStrategy[float] = st.just(math.inf),  # noqa: B008
+) -> Topology:
+    """A machine of unequal devices with a few links, shared by random pairs of them."""
+    size = draw(st.integers(1, max_devices))
+    devices = [
+        Device(
+            name=f"d{i}",
+            flops_per_s={key: draw(rates) for key in DTYPE_CLASSES},
+            memory_bytes_per_s=draw(rates),
+            memory_bytes=draw(memory_bytes),
+            slots=draw(st.integers(1, 3)),
+            launch_s=draw(seconds),
+            group=draw(st.sampled_from(["", "left", "right"])),
+        )
+        for i in range(size)
+    ]
+    links = [
+        Link(f"l{i}", draw(rates), latency_s=draw(seconds), lanes=draw(st.integers(0, 2)))
+        for i in range(draw(st.integers(1, 4)))
+    ]
+    pairs = st.lists(st.integers(0, len(links) - 1), min_size=size * size, max_size=size * size)
+    route = np.array(draw(pairs)).reshape(size, size)
+    np.fill_diagonal(route, -1)
+    host = Host(dispatch_s=draw(seconds), completion_s=draw(seconds))
+    return Topology("random", tuple(devices), tuple(links), route, host)
+
+
+@st.composite
+def devices_for(draw: st.DrawFn, graph: Graph, topology: Topology) -> IntArray:
+    """(V,) a device for every vertex, -1 for inputs."""
+    device = st.integers(0, topology.num_devices - 1)
+    return np.array([-1 if is_input else draw(device) for is_input in graph.is_input], np.int64)
+
+
+_ODD_VALUES = [None, -1, 1.5, True, "x", "\ud800", "\0", [], {}, [[1]], math.nan, math.inf]
+_ODD_VALUES += [2**31, 2**63, 10**400]
+_ODD_TEXTS = ["", "null", "-1", "1e999", "NaN", "true", '"x"', '"\\ud800"', "[]", "{}", "{", "]", ","]
+
+
+def broken_files(text: str) -> st.SearchStrategy[str]:
+    """A JSON text with slices cut out, put in or exchanged, or with odd values at odd places."""
+    return _edited(text) | _with_odd_values(text)
+
+
+@st.composite
+def _edited(draw: st.DrawFn, text: str) -> str:
+    for _ in range(draw(st.integers(1, 3))):
+        start = draw(st.integers(0, len(text)))
+        length = draw(st.integers(0, 12) | st.just(len(text)))
+        inserted = draw(st.sampled_from(_ODD_TEXTS) | st.text(max_size=4))
+        text = text[:start] + inserted + text[start + length :]
+    return text
+
+
+@st.composite
+def _with_odd_values(draw: st.DrawFn, text: str) -> str:
+    document = json.loads(text)
+    for _ in range(draw(st.integers(1, 2))):
+        spots = list(_spots(document))
+        if not spots:
+            break
+        holder, key = draw(st.sampled_from(spots))
+        if draw(st.integers(0, 4)) == 0:
+            del holder[key]
+        else:
+            holder[key] = draw(st.sampled_from(_ODD_VALUES))
+    return json.dumps(document)
+
+
+def _spots(value: Any) -> Any:
+    """Every (container, key) below a JSON value."""
+    keys = value.keys() if isinstance(value, dict) else range(len(value))
+    for key in keys:
+        yield value, key
+        if isinstance(value[key], (dict, list)):
+            yield from _spots(value[key])
