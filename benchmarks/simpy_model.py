@@ -14,11 +14,11 @@ Steps = Generator[simpy.Event, Any, None]
 
 
 class SimPyModel:
-    """A graph on a topology, first in, first out, as lists of plain numbers made once.
+    """A graph without inputs on a topology, first in, first out; plain numbers, made once.
 
-    Under `reference:N` its makespans equal doppler's. With host costs they may differ by a few
-    dispatches where several tasks become ready at the same instant: SimPy serves them in the
-    order of its events, doppler by task number.
+    Under `reference:N` its makespans equal doppler's. With host costs they may differ, because
+    SimPy serves what becomes ready at the same instant in the order of its events, and gives the
+    host to whoever got a slot or lane first; doppler goes by ready time, then by task number.
     """
 
     def __init__(self, graph: Graph, topology: Topology) -> None:
@@ -26,6 +26,7 @@ class SimPyModel:
         tensors, links = range(graph.num_tensors), range(topology.num_links)
         self.exec_s: list[list[float]] = costs.exec_s.tolist()
         self.transfer_s = [[costs.transfer_s(graph, t, n) for n in links] for t in tensors]
+        self.producer: list[int] = graph.tensor_producer.tolist()
         self.reads = rows(graph.read_ptr, graph.read_tensor)
         self.outputs = rows(graph.output_ptr, graph.output_tensor)
         self.readers = rows(graph.reader_ptr, graph.reader)
@@ -35,74 +36,94 @@ class SimPyModel:
         self.dispatch_s = topology.host.dispatch_s
         self.completion_s = topology.host.completion_s
 
-    def makespan(self, devices: list[int]) -> float:
+    def makespan(self, devices: list[int], *, counting: bool = False) -> float:
         """Seconds until the last task ends, with the vertices on `devices`."""
-        return _Run(self, devices).makespan()
+        run = _CountingRun(self, devices) if counting else _EventRun(self, devices)
+        run.begin()
+        run.env.run()
+        return run.end_s
 
 
 class _Run:
-    """One simulation: its environment, its resources, and an event for each arrival."""
+    """One simulation: an environment, its resources, a process for each exec and transfer."""
 
     def __init__(self, model: SimPyModel, devices: list[int]) -> None:
-        env = simpy.Environment()
-        self.env, self.model, self.devices = env, model, devices
-        self.slots = [simpy.Resource(env, count) for count in model.slots]
-        # A link with any number of lanes is no resource: nothing ever waits for it.
-        self.lanes = [simpy.Resource(env, count) if count else None for count in model.lanes]
-        self.host = simpy.PriorityResource(env, 1) if model.dispatch_s else None
-        self.arrived: list[dict[int, simpy.Event]] = []  # by tensor: device -> event
+        self.model, self.devices, self.env = model, devices, simpy.Environment()
+        self.slots = [simpy.Resource(self.env, count) for count in model.slots]
+        # Nothing ever waits for a link with any number of lanes, nor for a host that costs nothing.
+        self.lanes = [simpy.Resource(self.env, count) if count else None for count in model.lanes]
+        self.host = simpy.Resource(self.env) if model.dispatch_s else None
         self.end_s = 0.0
 
-    def makespan(self) -> float:
-        devices = self.devices
-        for tensors, home in zip(self.model.outputs, devices, strict=True):
-            for tensor in tensors:
-                places = sorted({home, *(devices[r] for r in self.model.readers[tensor])})
-                self.arrived.append({place: self.env.event() for place in places})
-        for vertex, home in enumerate(devices):
-            self.env.process(self.exec(vertex, home))
-        self.env.run()
-        return self.end_s
-
     def exec(self, vertex: int, home: int) -> Steps:
-        """Wait for the inputs, hold a slot, then send the outputs to where they are read."""
-        model, arrived = self.model, self.arrived
-        if reads := model.reads[vertex]:
-            yield self.env.all_of([arrived[tensor][home] for tensor in reads])
-        yield from self.hold(self.slots[home], model.exec_s[vertex][home])
-        for tensor in model.outputs[vertex]:
-            for target, event in arrived[tensor].items():
-                if target == home:
-                    event.succeed()
-                else:
+        """Hold a slot, then send the outputs to where they are read."""
+        yield from self.hold(self.slots[home], self.model.exec_s[vertex][home])
+        for tensor in self.model.outputs[vertex]:
+            self.deliver(tensor, home)
+            for target in sorted({self.devices[r] for r in self.model.readers[tensor]}):
+                if target != home:
                     self.env.process(self.transfer(tensor, home, target))
 
     def transfer(self, tensor: int, source: int, target: int) -> Steps:
         """Hold a lane of the link, then say that the tensor is there."""
         link = self.model.route[source][target]
         yield from self.hold(self.lanes[link], self.model.transfer_s[tensor][link])
-        self.arrived[tensor][target].succeed()
+        self.deliver(tensor, target)
 
     def hold(self, resource: simpy.Resource | None, seconds: float) -> Steps:
-        """Take a resource for some time once the host has started it, then wait to be seen."""
-        env = self.env
-        if resource is None:
-            yield from self.dispatch(env.now)
-            yield env.timeout(seconds)
-            self.end_s = env.now
-        else:
-            ready_s = env.now
-            with resource.request() as request:
-                yield request
-                yield from self.dispatch(ready_s)
-                yield env.timeout(seconds)
-                self.end_s = env.now
-        if self.model.completion_s:
-            yield env.timeout(self.model.completion_s)
-
-    def dispatch(self, ready_s: float) -> Steps:
-        """Keep the host, which starts one task at a time, the one that was ready first."""
+        """Take a resource, be started by the host, run, give it back, and be seen."""
+        env, model = self.env, self.model
+        if resource is not None:
+            request = resource.request()
+            yield request
         if self.host is not None:
-            with self.host.request(priority=ready_s) as request:
-                yield request
-                yield self.env.timeout(self.model.dispatch_s)
+            with self.host.request() as turn:
+                yield turn
+                yield env.timeout(model.dispatch_s)
+        yield env.timeout(seconds)
+        self.end_s = env.now
+        if resource is not None:
+            resource.release(request)
+        if model.completion_s:
+            yield env.timeout(model.completion_s)
+
+    def deliver(self, tensor: int, device: int) -> None:
+        """Say that a tensor is on a device."""
+        raise NotImplementedError
+
+
+class _EventRun(_Run):
+    """The textbook way: every process exists from the start and waits for all its inputs."""
+
+    def begin(self) -> None:
+        self.arrived: list[dict[int, simpy.Event]] = []  # by tensor: device -> event
+        for producer, readers in zip(self.model.producer, self.model.readers, strict=True):
+            places = {self.devices[v] for v in (producer, *readers)}
+            self.arrived.append({place: self.env.event() for place in places})
+        for vertex, home in enumerate(self.devices):
+            self.env.process(self.exec(vertex, home))
+
+    def exec(self, vertex: int, home: int) -> Steps:
+        if reads := self.model.reads[vertex]:
+            yield self.env.all_of([self.arrived[tensor][home] for tensor in reads])
+        yield from super().exec(vertex, home)
+
+    def deliver(self, tensor: int, device: int) -> None:
+        self.arrived[tensor][device].succeed()
+
+
+class _CountingRun(_Run):
+    """The way with the fewest events: a process begins when the last of its inputs arrives."""
+
+    def begin(self) -> None:
+        self.missing = [len(reads) for reads in self.model.reads]
+        for vertex, home in enumerate(self.devices):
+            if self.missing[vertex] == 0:
+                self.env.process(self.exec(vertex, home))
+
+    def deliver(self, tensor: int, device: int) -> None:
+        for reader in self.model.readers[tensor]:
+            if self.devices[reader] == device:
+                self.missing[reader] -= 1
+                if self.missing[reader] == 0:
+                    self.env.process(self.exec(reader, device))

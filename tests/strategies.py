@@ -2,6 +2,7 @@
 
 import json
 import math
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from doppler.topology import DTYPE_CLASSES, Device, Host, Link, Topology
 seconds = st.sampled_from([0.0, 1.0, 2.0]) | st.floats(0, 10, allow_subnormal=False)
 whole_sizes = (st.integers(0, 2) | st.integers(0, 10**9)).map(float)
 rates = st.sampled_from([1.0, 2.0, 1e8]) | st.floats(0.5, 1e12)
+unlimited = st.just(math.inf)
 
 
 @st.composite
@@ -60,7 +62,7 @@ def topologies(
     draw: st.DrawFn,
     *,
     max_devices: int = 4,
-    memory_bytes: st.SearchStrategy[float] = st.just(math.inf),  # noqa: B008
+    memory_bytes: st.SearchStrategy[float] = unlimited,
 ) -> Topology:
     """A machine of unequal devices with a few links, shared by random pairs of them."""
     size = draw(st.integers(1, max_devices))
@@ -121,11 +123,11 @@ def _with_odd_values(draw: st.DrawFn, text: str) -> str:
         spots = list(_spots(document))
         if not spots:
             break
-        holder, key = draw(st.sampled_from(spots))
+        holder, key = spots[draw(st.integers(0, len(spots) - 1))]
         if draw(st.integers(0, 4)) == 0:
             del holder[key]
         else:
-            holder[key] = draw(st.sampled_from(_ODD_VALUES))
+            holder[key] = deepcopy(draw(st.sampled_from(_ODD_VALUES)))
     return json.dumps(document)
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ from doppler.errors import FormatError
 
 MAX_BYTES = 1 << 29  # a graph of 10^6 vertices takes about 150 MB
 SNIFF_BYTES = 1 << 16
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # halves of pairs parse, but are not text
 
 
 def read_text(path: Path) -> str:
@@ -62,7 +64,13 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
 def parse_json(text: str, source: str) -> Any:
     """The value a JSON text holds; `source` names it in errors."""
     try:
-        return json.loads(text)
+        value = json.loads(text)
+        if _SURROGATE.search(text):
+            json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise FormatError(
+            f"{source} is not valid JSON: half of a surrogate pair, such as \\ud800"
+        ) from None
     except json.JSONDecodeError as error:
         raise FormatError(
             f"{source} is not valid JSON: {error.msg} (line {error.lineno}, column {error.colno})",
@@ -70,6 +78,7 @@ def parse_json(text: str, source: str) -> Any:
         ) from None
     except (RecursionError, ValueError) as error:
         raise FormatError(f"{source} is not valid JSON: {error}") from None
+    return value
 
 
 def check_header(document: Any, *, format_name: str, version: int, source: str) -> None:

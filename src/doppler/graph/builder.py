@@ -1,5 +1,6 @@
 """The one way to make a Graph: collects its columns, checks them, derives its indices."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -107,7 +108,8 @@ class GraphBuilder:
             return None
         inputs = [row["kinds"] == OpKind.INPUT for row in self._vertices]
         if column == "transfer_s":
-            inputs = [inputs[t[0]] for t in self._tensors]
+            producers = _ids("tensors.producer", [t[0] for t in self._tensors], len(inputs), "vertices")
+            inputs = [inputs[p] for p in producers.tolist()]
         for i, (is_given, is_input) in enumerate(zip(given, inputs, strict=True)):
             if not is_given and not is_input:
                 raise GraphError(f"`{column}` is given for some but not for number {i}")
@@ -199,8 +201,9 @@ def _check_text(column: str, values: tuple[Any, ...], size: int) -> None:
     if len(values) != size:
         raise GraphError(f"vertices.{column} has {len(values)} entries for {size} vertices")
     if not set(map(type, values)) <= {str, OpKind}:
-        bad = next(i for i, v in enumerate(values) if not isinstance(v, str))
-        raise GraphError(f"vertices.{column}[{bad}] must be text, not {values[bad]!r}")
+        bad = next((i for i, v in enumerate(values) if not isinstance(v, str)), None)
+        if bad is not None:
+            raise GraphError(f"vertices.{column}[{bad}] must be text, not {values[bad]!r}")
 
 
 def _check_unique(names: tuple[str, ...]) -> None:
@@ -241,13 +244,15 @@ def _sizes(column: str, values: Any, size: int, names: tuple[str, ...] = ()) -> 
             f"{column}[{bad[0]}]{where} is {array[bad[0]]}",
             hint="sizes and seconds must be finite and not negative",
         )
-    return frozen(array)
+    return frozen(abs(array))  # -0.0 would change the digest
 
 
 def _exec_table(values: Any, size: int, names: tuple[str, ...]) -> FloatArray:
     """(V, 1) or (V, D): an entry is one number for all devices, or a list with one for each."""
     if isinstance(values, np.ndarray) and values.ndim == 2:
         values = values.tolist()
+    if not isinstance(values, (list, tuple, np.ndarray)):
+        raise GraphError("vertices.exec_s must be a list of numbers")
     if len(values) != size:
         raise GraphError(f"vertices.exec_s has {len(values)} entries, expected {size}")
     widths = {len(v) for v in values if isinstance(v, (list, tuple))}
@@ -312,7 +317,17 @@ def _check_kernels(
                 f"the kernel of `{names[i]}` has {len(kernel.shapes)} shapes and "
                 f"{len(kernel.dtypes)} dtypes for {num_outputs[i]} outputs"
             )
+        _check_attributes(kernel, names[i])
     return tuple(kernels)
+
+
+def _check_attributes(kernel: Kernel, name: str) -> None:
+    try:
+        json.dumps(dict(kernel.attributes), allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise GraphError(
+            f"the kernel of `{name}` has attributes that are not JSON: {error}"
+        ) from None
 
 
 def _successors(

@@ -1,0 +1,1 @@
+"""The work-conserving scheduler, without a clock."""

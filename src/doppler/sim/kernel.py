@@ -46,6 +46,7 @@ class Problem(NamedTuple):
     fifo: bool
     synchronous: bool
     limit_memory: bool
+    eager_transfers: bool  # no host, memory or barrier holds transfers back, and all take time
     uncontended: bool  # `run_uncontended` applies, and times by task are not wanted
 
 
@@ -152,7 +153,7 @@ def run_uncontended(p: Problem, devices: IntArray, s: Scratch) -> float:
 
     Then a transfer ends a known time after its producer, so a vertex's ready time is known as
     soon as its last producer has started, and no events are needed: the device whose next exec
-    starts first goes next. Whatever is found later starts later, as long as no exec takes 0 s.
+    starts first goes next. Whatever is found later starts later, as long as every task takes time.
     Queues are sorted arrays: vertices are found nearly in the order they become ready.
     """
     num_devices, makespan_s = len(p.memory_bytes), 0.0
@@ -362,7 +363,7 @@ def make_ready(p: Problem, devices: IntArray, s: Scratch, task: int, now: float)
             s.following[task] = s.parked[phase]
             s.parked[phase] = task
             return
-    elif p.dispatch_s == 0.0 and not p.limit_memory and s.free[s.resource[task]] >= UNLIMITED:
+    elif p.eager_transfers and task >= len(devices) and s.free[s.resource[task]] >= UNLIMITED:
         start(p, devices, s, task, now)  # nothing to queue for
         return
     enqueue(s, task)

@@ -23,6 +23,7 @@ from doppler.trace import Trace, build_trace
 
 if TYPE_CHECKING:
     from doppler.sim.kernel import Problem
+MAX_SORTED = 4096  # vertices up to which sorted arrays beat heaps whatever the graph
 
 
 class Simulator:
@@ -123,11 +124,12 @@ class Simulator:
 
         costs, fixed = self._prepare(graph)
         drawn = draw(self.config.noise, graph, self.topology, costs, seed)
+        eager_transfers = fixed["dispatch_s"] == 0.0 and fixed["transfers_take_time"]
+        eager_transfers &= not fixed["limit_memory"] and not fixed["synchronous"]
         only_slots_contended = (
-            fixed["fifo"]
-            and fixed["dispatch_s"] == 0.0
-            and not fixed["limit_memory"]
-            and not fixed["synchronous"]
+            eager_transfers
+            and fixed["fifo"]
+            and graph.num_vertices <= MAX_SORTED
             and all(device.slots == 1 for device in self.topology.devices)
             and all(link.lanes == 0 for link in self.topology.links)
             and bool((drawn.exec_s[~graph.is_input] > 0).all())
@@ -135,8 +137,9 @@ class Simulator:
         return Problem(
             exec_s=np.array(drawn.exec_s),
             transfer_factor=drawn.transfer_factor,
+            eager_transfers=eager_transfers,
             uncontended=only_slots_contended and not times_wanted,
-            **fixed,
+            **{name: fixed[name] for name in fixed if name in Problem._fields},
         )
 
     def _priority(self, graph: Graph, assignment: Assignment, seed: int) -> FloatArray:
@@ -158,6 +161,8 @@ class Simulator:
         capacity += [link.lanes or UNLIMITED for link in topology.links]
         memory = np.array([d.memory_bytes for d in topology.devices], np.float64)
         whole = np.ceil(graph.tensor_bytes)
+        transfer_s = _transfer_table(graph, costs)
+        produced = ~graph.is_input[graph.tensor_producer]
         fixed = {
             "is_input": graph.is_input,
             "level": np.maximum(depths(graph), 0),
@@ -173,7 +178,8 @@ class Simulator:
             "read_ptr": graph.read_ptr,
             "read_tensor": graph.read_tensor,
             "whole_bytes": whole,
-            "transfer_s": _transfer_table(graph, costs),
+            "transfer_s": transfer_s,
+            "transfers_take_time": bool((transfer_s[produced] > 0).all()),
             "route": topology.route,
             "capacity": np.array(capacity, np.int64),
             "memory_bytes": memory,

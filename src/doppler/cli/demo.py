@@ -1,0 +1,99 @@
+"""`dop demo`: the whole pipeline on a made-up graph, nothing to configure."""
+
+from typing import TYPE_CHECKING, Any
+
+from doppler.cli.options import DEFAULT_TOPOLOGY, AsJson, Seed, TopologyName
+from doppler.cli.output import (
+    amount,
+    percent,
+    print_json,
+    seconds,
+    showing_progress,
+    stdout,
+    table,
+)
+
+if TYPE_CHECKING:
+    from doppler.graph import Graph
+    from doppler.topology import Topology
+    from doppler.trace import Trace
+
+
+def demo(
+    topology_name: TopologyName = DEFAULT_TOPOLOGY, seed: Seed = 0, as_json: AsJson = False
+) -> None:
+    """Place a random layered graph four ways, simulate each, and draw the best.
+
+    Example: dop demo --topology v100x8
+    """
+    from doppler.programs import random_dag
+    from doppler.topology import load_topology
+
+    topology = load_topology(topology_name)
+    graph = random_dag(seed=seed)
+    with showing_progress():
+        rows, best = _compare(graph, topology, seed)
+    if as_json:
+        print_json(rows)
+        return
+    out = stdout()
+    out.print(
+        f"{graph.name}: {len(graph.assigned)} operations to assign, "
+        f"{amount(float(graph.flops.sum()), 'FLOP')}, on {topology.name} "
+        f"({topology.num_devices} devices)"
+    )
+    shown = table("placer", "makespan", "gap to bound", "utilization", "bytes moved", "planned in")
+    for row in rows:
+        shown.add_row(
+            row["placer"],
+            seconds(row["makespan_s"]),
+            percent(row["gap"]),
+            percent(row["utilization"]),
+            amount(row["bytes_moved"], "B"),
+            seconds(row["seconds"]),
+        )
+    out.print(shown)
+    out.print(f"lower bound {seconds(rows[0]['lower_bound_s'])}: no assignment can be faster")
+    out.print(f"\n{best.placer}, simulated (run: computing, in: tensors arriving):")
+    out.print(timeline_text(best, out.width))
+
+
+def timeline_text(trace: "Trace", width: int) -> Any:
+    """The timeline of a trace."""
+    from doppler.cli.timeline import timeline
+
+    return timeline(trace, width)
+
+
+def _compare(
+    graph: "Graph", topology: "Topology", seed: int
+) -> tuple[list[dict[str, Any]], "Trace"]:
+    """A row per placer, best first, and the best one's trace."""
+    from time import perf_counter
+
+    from doppler.placers import gap, lower_bounds, make_placer
+    from doppler.progress import track
+    from doppler.sim import Simulator
+
+    simulator = Simulator(topology)
+    bound = lower_bounds(graph, topology).best_s
+    rows, traces = [], []
+    for name in track(("single", "random", "round-robin", "critical-path"), "placing"):
+        began = perf_counter()
+        assignment = make_placer(name).place(graph, topology, seed=seed)
+        took = perf_counter() - began
+        trace = simulator.run(graph, assignment, seed)
+        traces.append(trace)
+        rows.append(
+            {
+                "placer": name,
+                "makespan_s": trace.makespan_s,
+                "lower_bound_s": bound,
+                "gap": gap(trace.makespan_s, bound),
+                "utilization": float(trace.utilization().mean()),
+                "bytes_moved": trace.bytes_moved,
+                "seconds": took,
+            }
+        )
+    rows.sort(key=lambda row: row["makespan_s"])
+    return rows, min(traces, key=lambda trace: trace.makespan_s)

@@ -1,0 +1,49 @@
+"""`dop import`: other people's graphs in."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from doppler.cli.options import AsJson
+from doppler.cli.output import print_json, stdout
+
+
+def import_graph(
+    file: Annotated[Path, typer.Argument(help="The file to read.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Graph file to write.")],
+    format_name: Annotated[
+        str | None,
+        typer.Option(
+            "--format", metavar="NAME", help="From `dop list formats`; told by content if left out."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Read a graph in any known format and write it as a graph file.
+
+    Example: dop import chainmm.txt -o chainmm.json
+    """
+    from doppler.formats import load_graph
+    from doppler.graph import write_graph
+
+    graph = load_graph(file, format_name=format_name)
+    write_graph(graph, output)
+    inputs = int(graph.is_input.sum())
+    if as_json:
+        print_json(
+            {
+                "graph": str(output),
+                "name": graph.name,
+                "vertices": graph.num_vertices,
+                "inputs": inputs,
+                "tensors": graph.num_tensors,
+                "edges": graph.num_edges,
+                "digest": graph.digest(),
+            }
+        )
+    else:
+        stdout().print(
+            f"{output}: {graph.num_vertices} vertices ({inputs} inputs), "
+            f"{graph.num_tensors} tensors, {graph.num_edges} edges"
+        )

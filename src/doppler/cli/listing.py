@@ -1,0 +1,70 @@
+"""`dop list`: the names a command takes."""
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from doppler.cli.options import AsJson
+from doppler.cli.output import print_json, stdout, table
+
+
+class Kind(StrEnum):
+    """What can be listed."""
+
+    PLACERS = "placers"
+    TOPOLOGIES = "topologies"
+    STRATEGIES = "strategies"
+    FORMATS = "formats"
+
+
+def list_names(
+    kind: Annotated[Kind, typer.Argument(help="What to list.")], as_json: AsJson = False
+) -> None:
+    """List placers, topologies, strategies or formats.
+
+    Example: dop list topologies
+    """
+    rows = {
+        Kind.PLACERS: _placers,
+        Kind.TOPOLOGIES: _topologies,
+        Kind.STRATEGIES: _strategies,
+        Kind.FORMATS: _formats,
+    }[kind]()
+    if as_json:
+        print_json([{"name": name, "description": text} for name, text in rows])
+        return
+    shown = table("name", "")
+    shown.columns[1].justify = "left"
+    for name, text in rows:
+        shown.add_row(name, text)
+    stdout().print(shown)
+
+
+def _placers() -> list[tuple[str, str]]:
+    from doppler.placers import make_placer, placer_names
+
+    return [(name, _first_line(make_placer(name).__doc__)) for name in placer_names()]
+
+
+def _topologies() -> list[tuple[str, str]]:
+    from doppler.topology import PRESETS, preset
+
+    rows = [(name, preset(name).description.strip()) for name in PRESETS]
+    return [*rows, ("reference:N", preset("reference:4").description)]
+
+
+def _strategies() -> list[tuple[str, str]]:
+    from doppler.scheduler.choose import STRATEGIES
+
+    return list(STRATEGIES.items())
+
+
+def _formats() -> list[tuple[str, str]]:
+    from doppler.formats import graph_formats
+
+    return [(f.name, f.description) for f in graph_formats()]
+
+
+def _first_line(text: str | None) -> str:
+    return (text or "").strip().splitlines()[0]

@@ -1,0 +1,66 @@
+"""The `dop` command: one verb per file."""
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from doppler.cli import demo, importing, listing, placing, showing, simulating
+from doppler.cli.output import note, print_error
+from doppler.errors import DopplerError
+
+app = typer.Typer(
+    name="dop",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Start with `dop demo`.",
+)
+app.command("demo")(demo.demo)
+app.command("import")(importing.import_graph)
+app.command("show")(showing.show)
+app.command("place")(placing.place)
+app.command("simulate")(simulating.simulate)
+app.command("list")(listing.list_names)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from doppler import __version__
+
+        print(f"dop {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print it.")
+    ] = False,
+) -> None:
+    """Decide which device runs each operation of a dataflow graph, and see how good that is."""
+
+
+def main() -> None:
+    """Run `dop`; a user's mistake exits 2 with a message, Ctrl-C exits 130."""
+    debug = "--debug" in sys.argv[1:]
+    try:
+        # click would turn Ctrl-C into an "Aborted!" with exit code 1
+        sys.exit(app(standalone_mode=True))
+    except DopplerError as error:
+        if debug:
+            raise
+        print_error(error)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        note("interrupted")
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader of our output went away: not our mistake, nothing to say.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+    except MemoryError:
+        note("error: this machine ran out of memory")
+        sys.exit(2)

@@ -1,0 +1,146 @@
+"""`dop simulate`: what an assignment does in the simulated runtime."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from doppler.cli.options import AsJson, GraphFile, Seed
+from doppler.cli.output import (
+    amount,
+    percent,
+    print_json,
+    seconds,
+    showing_progress,
+    stdout,
+    table,
+)
+from doppler.errors import ConfigError
+
+if TYPE_CHECKING:
+    from doppler.trace import Trace
+
+Sigma = typer.Option(min=0.0, max=10.0, help="Log-normal noise: sigma of the logarithm.")
+
+
+def simulate(
+    graph_file: GraphFile,
+    assignment_file: Annotated[
+        Path, typer.Argument(metavar="ASSIGNMENT", help="Assignment file.")
+    ],
+    topology_name: Annotated[
+        str | None,
+        typer.Option(
+            "--topology",
+            "-t",
+            metavar="NAME|FILE",
+            help="A topology's name or file; the one the assignment was made for if left out.",
+        ),
+    ] = None,
+    strategy: Annotated[
+        str, typer.Option(metavar="NAME", help="ChooseTask: from `dop list strategies`.")
+    ] = "fifo",
+    exec_noise: Annotated[float, Sigma] = 0.0,
+    transfer_noise: Annotated[float, Sigma] = 0.0,
+    device_noise: Annotated[float, Sigma] = 0.0,
+    slowdown: Annotated[
+        str, typer.Option(metavar="1,1,2,…", help="Fixed factor on each device's exec seconds.")
+    ] = "",
+    bulk_synchronous: Annotated[
+        bool, typer.Option("--bulk-synchronous", help="Put a barrier after every level.")
+    ] = False,
+    limit_memory: Annotated[
+        bool, typer.Option(help="Make tasks wait for device memory.")
+    ] = True,
+    repeat: Annotated[int, typer.Option(min=1, help="Runs, with seeds from --seed on.")] = 1,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Trace file to write (of the first run).")
+    ] = None,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Run an assignment in the work-conserving simulator.
+
+    Example: dop simulate graph.json assignment.json --topology p100x4 -o trace.json
+    """
+    import numpy as np
+
+    from doppler.assignment import read_assignment
+    from doppler.formats import load_graph
+    from doppler.sim import Noise, SimConfig, Simulator
+    from doppler.topology import load_topology
+    from doppler.trace import write_trace
+
+    config = SimConfig(
+        strategy=strategy,
+        noise=Noise(exec_noise, transfer_noise, device_noise, _factors(slowdown)),
+        synchronous=bulk_synchronous,
+        limit_memory=limit_memory,
+    )
+    assignment = read_assignment(assignment_file)
+    name = topology_name or assignment.topology
+    if not name:
+        raise ConfigError("no topology is given", hint="add --topology, such as p100x4")
+    topology, graph = load_topology(name), load_graph(graph_file)
+    simulator = Simulator(topology, config)
+    with showing_progress():
+        trace = simulator.run(graph, assignment, seed)
+        seeds = range(seed + 1, seed + repeat)
+        later = [float(simulator.makespans(graph, [assignment], seed=s)[0]) for s in seeds]
+    makespans = np.array([trace.makespan_s, *later])
+    if output:
+        write_trace(trace, output)
+    if as_json:
+        print_json(_summary(trace, makespans.tolist(), output))
+    else:
+        _print_summary(trace, makespans)
+        if output:
+            stdout().print(f"wrote {output}")
+
+
+def _factors(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(item) for item in text.split(",") if item.strip())
+    except ValueError:
+        raise ConfigError(
+            f"--slowdown is `{text}`", hint="one number per device, such as 1,1,2,1"
+        ) from None
+
+
+def _summary(trace: "Trace", makespans: list[float], output: Path | None) -> dict[str, Any]:
+    result: dict[str, Any] = {"makespan_s": trace.makespan_s}
+    if len(makespans) > 1:
+        result["makespans_s"] = makespans
+    return result | {
+        "utilization": trace.utilization().tolist(),
+        "idle_s": trace.idle_s().tolist(),
+        "link_utilization": trace.link_utilization().tolist(),
+        "bytes_moved": trace.bytes_moved,
+        "bytes_by_class": trace.bytes_by_class(),
+        "overlap": trace.overlap(),
+        "transfers": int(trace.is_transfer.sum()),
+        "graph": trace.graph,
+        "topology": trace.topology,
+        "placer": trace.placer,
+        "trace": str(output) if output else None,
+    }
+
+
+def _print_summary(trace: "Trace", makespans: Any) -> None:
+    out = stdout()
+    spread = ""
+    if len(makespans) > 1:
+        spread = f", {seconds(makespans.mean())} ± {seconds(makespans.std())} over {len(makespans)}"
+    out.print(f"makespan {seconds(trace.makespan_s)}{spread}")
+    devices = table("device", "busy", "idle", "execs")
+    for i, device in enumerate(trace.devices):
+        execs = int(((trace.device == i) & ~trace.is_transfer).sum())
+        busy, idle = trace.utilization()[i], trace.idle_s()[i]
+        devices.add_row(device.name, percent(busy), seconds(idle), str(execs))
+    out.print(devices)
+    by_class = ", ".join(f"{amount(v, 'B')} {k}" for k, v in trace.bytes_by_class().items())
+    out.print(f"read: {by_class}; transfers overlap compute {percent(trace.overlap())}")
+    chain = trace.critical_chain()
+    reasons = [step.waited_for for step in chain]
+    counts = ", ".join(f"{reasons.count(r)} for {r}" for r in dict.fromkeys(reasons))
+    out.print(f"critical chain: {len(chain)} tasks; waited {counts}")

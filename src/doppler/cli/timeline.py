@@ -1,0 +1,57 @@
+"""A trace as a timeline in the terminal."""
+
+import numpy as np
+from rich.text import Text
+
+from doppler.arrays import BoolArray, FloatArray
+from doppler.cli.output import percent, seconds
+from doppler.trace import Trace
+
+SHADES = " ▁▂▃▄▅▆▇█"
+COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "red")
+
+
+def timeline(trace: Trace, width: int) -> Text:
+    """Two rows per device: how busy it computes, and how busily tensors arrive.
+
+    The height of a character is the share of its stretch of time in which that went on.
+    """
+    labels = [device.name for device in trace.devices]
+    margin = max((len(label) for label in labels), default=0) + 5
+    cells = max(10, min(width, 120) - margin - 9)
+    text = Text()
+    for d, label in enumerate(labels):
+        here = trace.device == d
+        colour = COLOURS[d % len(COLOURS)]
+        execs = here & ~trace.is_transfer
+        busy = f" {percent(trace.utilization()[d]):>7}"
+        text.append(f"{label:<{margin - 5}} run ")
+        text.append(_shades(_filled(trace, execs, cells, trace.devices[d].slots)), colour)
+        text.append(busy + "\n")
+        text.append(" " * (margin - 4) + "in  ")
+        text.append(_shades(_filled(trace, here & trace.is_transfer, cells, 1)), "dim")
+        text.append("\n")
+    end = seconds(trace.makespan_s)
+    text.append(" " * margin + "0" + " " * max(cells - 1 - len(end), 1) + end)
+    return text
+
+
+def _filled(trace: Trace, rows: BoolArray, cells: int, capacity: int) -> FloatArray:
+    """(cells,) share of each stretch of time that the rows fill, at most 1."""
+    if trace.makespan_s == 0:
+        return np.zeros(cells)
+    edges = np.linspace(0.0, trace.makespan_s, cells + 1)
+    begin, end = trace.begin_s[rows], trace.end_s[rows]
+
+    def done_by(time: FloatArray) -> FloatArray:
+        """Seconds of the rows' work done by each time."""
+        spent = np.clip(time[:, None] - begin[None, :], 0.0, (end - begin)[None, :])
+        return np.asarray(spent.sum(axis=1))
+
+    filled = np.diff(done_by(edges)) / (capacity * trace.makespan_s / cells)
+    return np.minimum(filled, 1.0)
+
+
+def _shades(filled: FloatArray) -> str:
+    steps = np.ceil(filled * (len(SHADES) - 1) - 1e-9).astype(int)
+    return "".join(SHADES[i] for i in steps)

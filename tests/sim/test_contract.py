@@ -1,0 +1,14 @@
+from doppler.executor import Executor
+from doppler.sim import ReferenceSimulator, Simulator
+from doppler.testing import ExecutorContract
+from doppler.topology import Topology
+
+
+class TestSimulator(ExecutorContract):
+    def executor(self, topology: Topology) -> Executor:
+        return Simulator(topology)
+
+
+class TestReferenceSimulator(ExecutorContract):
+    def executor(self, topology: Topology) -> Executor:
+        return ReferenceSimulator(topology)

@@ -1,0 +1,146 @@
+"""The compiled simulator equals the readable one, event for event."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import devices_for, graphs, topologies
+
+from doppler.assignment import Assignment
+from doppler.errors import OutOfMemoryError
+from doppler.graph import Graph, build_graph
+from doppler.scheduler.choose import STRATEGIES
+from doppler.sim import Noise, ReferenceSimulator, SimConfig, Simulator
+from doppler.testing import check_trace
+from doppler.topology import Device, Host, Link, Topology
+from doppler.trace import Trace
+
+COLUMNS = ("vertex", "tensor", "source", "device", "link", "moved_bytes")
+TIMES = ("ready_s", "begin_s", "end_s", "after")
+
+configs = st.builds(
+    SimConfig,
+    strategy=st.sampled_from(sorted(STRATEGIES)),
+    noise=st.builds(
+        Noise,
+        exec_sigma=st.sampled_from([0.0, 0.3]),
+        transfer_sigma=st.sampled_from([0.0, 0.5]),
+        device_sigma=st.sampled_from([0.0, 0.2]),
+    ),
+    synchronous=st.booleans(),
+    limit_memory=st.booleans(),
+)
+memories = st.sampled_from([math.inf, 2.0, 5.0, 2e9]) | st.integers(1, 10**9).map(float)
+
+
+def run(simulator: Simulator | ReferenceSimulator, graph: Graph, assignment: Assignment) -> Trace | str:
+    try:
+        return simulator.run(graph, assignment, seed=7)
+    except OutOfMemoryError as error:
+        return str(error)
+
+
+def assert_equal(graph: Graph, topology: Topology, assignment: Assignment, config: SimConfig) -> None:
+    simulator = Simulator(topology, config)
+    fast = run(simulator, graph, assignment)
+    slow = run(ReferenceSimulator(topology, config), graph, assignment)
+    (makespan,) = simulator.makespans(graph, [assignment], seed=7)
+    if isinstance(slow, str) or isinstance(fast, str):
+        assert fast == slow
+        assert makespan == math.inf
+        return
+    for column in COLUMNS + TIMES:
+        assert getattr(fast, column).tolist() == getattr(slow, column).tolist(), column
+    assert makespan == slow.makespan_s
+
+
+@settings(max_examples=400, deadline=None)
+@given(data=st.data(), config=configs)
+def test_small_graphs(data: st.DataObject, config: SimConfig) -> None:
+    topology = data.draw(topologies(memory_bytes=memories))
+    graph = data.draw(graphs(max_vertices=10, num_devices=topology.num_devices))
+    devices = data.draw(devices_for(graph, topology))
+    order = data.draw(st.permutations(graph.assigned.tolist()))
+    assert_equal(graph, topology, Assignment(devices, np.array(order, np.int64)), config)
+
+
+def random_graph(rng: np.random.Generator, *, ties: bool) -> Graph:
+    """A graph of up to 60 vertices; with `ties`, costs are small whole numbers."""
+    size = int(rng.integers(2, 60))
+    producer = np.sort(rng.integers(0, size, int(rng.integers(size, 2 * size))))
+    edges = set()
+    for _ in range(int(rng.integers(size, 3 * size))):
+        tensor = int(rng.integers(len(producer)))
+        if producer[tensor] < size - 1:
+            edges.add((tensor, int(rng.integers(producer[tensor] + 1, size))))
+    readers = {reader for _, reader in edges}
+    kinds = ["matmul" if v in readers or rng.random() < 0.5 else "input" for v in range(size)]
+
+    def costs(count: int) -> list[float]:
+        return (rng.integers(0, 4, count) if ties else rng.random(count) * 3).astype(float).tolist()
+
+    return build_graph(
+        name="random",
+        kinds=kinds,
+        exec_s=costs(size),
+        tensor_producer=producer,
+        tensor_bytes=rng.integers(0, 9, len(producer)).astype(float),
+        transfer_s=costs(len(producer)),
+        edge_tensor=[tensor for tensor, _ in edges],
+        edge_reader=[reader for _, reader in edges],
+    )
+
+
+def random_topology(rng: np.random.Generator, *, ties: bool) -> Topology:
+    size, links = int(rng.integers(1, 6)), int(rng.integers(1, 7))
+    route = rng.integers(0, links, (size, size))
+    np.fill_diagonal(route, -1)
+    host = (0.0, 0.0) if rng.random() < 0.3 else rng.integers(0, 3, 2) * (0.5 if ties else 0.123)
+    memory = math.inf if rng.random() < 0.5 else float(rng.integers(20, 150))
+    return Topology(
+        "random",
+        tuple(Device(f"d{i}", memory_bytes=memory, slots=int(rng.integers(1, 4))) for i in range(size)),
+        tuple(Link(f"l{i}", lanes=int(rng.integers(0, 3))) for i in range(links)),
+        route,
+        Host(float(host[0]), float(host[1])),
+    )
+
+
+@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
+@pytest.mark.parametrize("ties", [False, True])
+def test_larger_graphs(strategy: str, ties: bool) -> None:
+    rng = np.random.default_rng([ties, *strategy.encode()])
+    for _ in range(40):
+        graph, topology = random_graph(rng, ties=ties), random_topology(rng, ties=ties)
+        devices = np.where(graph.is_input, -1, rng.integers(topology.num_devices, size=graph.num_vertices))
+        assignment = Assignment(devices, rng.permutation(graph.assigned))
+        config = SimConfig(strategy=strategy, synchronous=bool(rng.random() < 0.3))
+        assert_equal(graph, topology, assignment, config)
+
+
+def test_first_in_first_out_with_only_slots_contended() -> None:
+    rng = np.random.default_rng(0)
+    for i in range(200):
+        graph = random_graph(rng, ties=i % 2 == 0)
+        size = int(rng.integers(1, 5))
+        topology = Topology.preset(f"reference:{size}")
+        if i % 3 == 0:
+            topology = Topology(
+                "slow host", topology.devices, topology.links, topology.route, Host(0.0, 0.25)
+            )
+        devices = np.where(graph.is_input, -1, rng.integers(size, size=graph.num_vertices))
+        noise = Noise(transfer_sigma=0.2) if i % 5 == 0 else Noise()
+        assert_equal(graph, topology, Assignment(devices), SimConfig(noise=noise))
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data(), strategy=st.sampled_from(sorted(STRATEGIES)))
+def test_traces_are_work_conserving(data: st.DataObject, strategy: str) -> None:
+    topology = data.draw(topologies())
+    graph = data.draw(graphs(max_vertices=10, num_devices=topology.num_devices))
+    order = data.draw(st.permutations(graph.assigned.tolist()))
+    assignment = Assignment(data.draw(devices_for(graph, topology)), np.array(order, np.int64))
+    trace = Simulator(topology, SimConfig(strategy=strategy)).run(graph, assignment)
+    check_trace(trace, graph, topology, assignment)
