@@ -18,7 +18,7 @@ class SimPyModel:
 
     Under `reference:N` its makespans equal doppler's. With host costs they may differ, because
     SimPy serves what becomes ready at the same instant in the order of its events, and gives the
-    host to whoever got a slot or lane first; doppler goes by ready time, then by task number.
+    host to whatever got a slot or lane first; doppler goes by ready time, then by task number.
     """
 
     def __init__(self, graph: Graph, topology: Topology) -> None:
@@ -86,6 +86,10 @@ class _Run:
             resource.release(request)
         if model.completion_s:
             yield env.timeout(model.completion_s)
+
+    def begin(self) -> None:
+        """Create the processes that exist from the start."""
+        raise NotImplementedError
 
     def deliver(self, tensor: int, device: int) -> None:
         """Say that a tensor is on a device."""

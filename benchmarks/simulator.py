@@ -1,6 +1,6 @@
 """How fast is the simulator? Against SimPy, per core, by size, and from a cold start.
 
-Run it with `python benchmarks/simulator.py`; it takes about two minutes.
+Run it as `python benchmarks/simulator.py`; it takes a minute or two.
 """
 
 import os
@@ -10,23 +10,22 @@ import tempfile
 import tracemalloc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from time import perf_counter
 
 import numpy as np
 from simpy_model import SimPyModel
 
-from doppler.arrays import IntArray
 from doppler.assignment import Assignment, write_assignment
 from doppler.graph import Graph, build_graph, write_graph
 from doppler.sim import ReferenceSimulator, Simulator
 from doppler.topology import load_topology
 
 SEED = 0
-BATCH = 20_000  # assignments evaluated at a time
-CHECKED = 100  # of them, by SimPy and by the readable simulator
-ROUNDS = 5  # timings of which the best counts: the rest is other programs' doing
+BATCH = 10_000  # assignments that `makespans` evaluates at a time
+CHECKED = 100  # of them, evaluated by SimPy and by the readable simulator too
+ROUNDS = 5  # timings of which the best counts: what else runs here only adds to them
+SIZES = (100, 1_000, 10_000, 100_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,35 +37,38 @@ class Shape:
     edges: int
 
 
-def repeated(*runs: tuple[int, int]) -> tuple[int, ...]:
-    """Widths from (width, levels) pairs."""
+def spread(*runs: tuple[int, int]) -> tuple[int, ...]:
+    """Widths of levels from (width, number of levels)."""
     return tuple(width for width, levels in runs for _ in range(levels))
 
 
 CHAIN_MM = Shape("ChainMM", (32, 12, 16, 8, 8), 80)
-_LLAMA_TOP = repeated((7, 1), (4, 2), (2, 3), (4, 3), (12, 1), (8, 1), (6, 5), (4, 16), (2, 11))
-_LLAMA_END = repeated((8, 2), (4, 3), (2, 11), (1, 2), (4, 2))
-LLAMA_LAYER = Shape("Llama layer", _LLAMA_TOP + _LLAMA_END, 284)
+LLAMA_LAYER = Shape(
+    "Llama layer",
+    spread((7, 1), (4, 2), (2, 3), (4, 3), (12, 1), (8, 1), (6, 5), (4, 16), (2, 11))
+    + spread((8, 2), (4, 3), (2, 11), (1, 2), (4, 2)),
+    284,
+)
 
 
-def make_graph(shape: Shape, *, explicit_costs: bool) -> Graph:
-    """A graph of that shape from the seed; one tensor per vertex.
+def make_graph(shape: Shape, *, explicit: bool) -> Graph:
+    """The graph of that shape, from the seed, with one tensor per vertex.
 
     Its costs are explicit, for `reference:N`, or flops and bytes, for topologies with speeds.
     """
     rng = np.random.default_rng(SEED)
-    size, width = sum(shape.widths), shape.widths[0]
+    size, entries = sum(shape.widths), shape.widths[0]
     first = np.cumsum((0, *shape.widths))  # vertex of each level
     level = np.repeat(np.arange(len(shape.widths)), shape.widths)
-    below = np.arange(width, size)
+    below = np.arange(entries, size)
     above = rng.integers(first[level[below] - 1], first[level[below]])
     edges = dict.fromkeys(zip(above.tolist(), below.tolist(), strict=True))
     while len(edges) < shape.edges:
-        reader = int(rng.integers(width, size))
+        reader = int(rng.integers(entries, size))
         edges[int(rng.integers(0, first[level[reader]])), reader] = None
-    tensor, reader_of = np.array(sorted(edges)).T
-    seconds = {"exec_s": rng.uniform(1, 10, size), "transfer_s": rng.uniform(0.5, 5, size)}
-    largest = min(4e7, 2e10 / size)  # bytes of a tensor: memory never runs out
+    edge_tensor, edge_reader = np.array(sorted(edges)).T
+    exec_s, transfer_s = rng.uniform(1, 10, size), rng.uniform(0.5, 5, size)
+    largest = min(4e7, 2e10 / size)  # bytes of a tensor, so that memory never runs out
     return build_graph(
         name=shape.name,
         kinds=["matmul"] * size,
@@ -74,9 +76,10 @@ def make_graph(shape: Shape, *, explicit_costs: bool) -> Graph:
         touched_bytes=rng.uniform(1e6, 1e8, size),
         tensor_producer=np.arange(size),
         tensor_bytes=np.floor(rng.uniform(0.1, 1, size) * largest),
-        edge_tensor=tensor,
-        edge_reader=reader_of,
-        **(seconds if explicit_costs else {}),
+        edge_tensor=edge_tensor,
+        edge_reader=edge_reader,
+        exec_s=exec_s if explicit else None,
+        transfer_s=transfer_s if explicit else None,
     )
 
 
@@ -84,21 +87,31 @@ class Case:
     """A graph on a topology, with random assignments."""
 
     def __init__(self, shape: Shape, topology: str, count: int = BATCH) -> None:
-        self.is_reference = topology.startswith("reference")
+        self.name = (shape.name, topology)
+        self.is_reference = topology.startswith("reference:")
         self.topology = load_topology(topology)
-        self.graph = make_graph(shape, explicit_costs=self.is_reference)
+        self.graph = make_graph(shape, explicit=self.is_reference)
         self.simulator = Simulator(self.topology)
-        size = (count, self.graph.num_vertices)
-        rng = np.random.default_rng(SEED)
-        self.devices: IntArray = rng.integers(0, self.topology.num_devices, size)
-        self.name = [shape.name, topology]
+        self.devices = np.random.default_rng(SEED).integers(
+            0, self.topology.num_devices, (count, self.graph.num_vertices)
+        )
 
-    @cache  # noqa: B019  cases live as long as the program
-    def batched_s(self, threads: int = 1) -> float:
-        """Seconds per evaluation by `Simulator.makespans`."""
-        call = lambda: self.simulator.makespans(self.graph, self.devices, threads=threads)  # noqa: E731
-        call()  # compiles
-        return best_s(call) / len(self.devices)
+    def batch_s(self, threads: int = 1) -> float:
+        """Seconds per evaluation by `Simulator.makespans`, the preparation included."""
+        self.simulator.makespans(self.graph, self.devices, threads=threads)  # compiles
+        seconds = best_s(
+            lambda: self.simulator.makespans(self.graph, self.devices, threads=threads)
+        )
+        return seconds / len(self.devices)
+
+
+def cases() -> list[Case]:
+    """Both sizes under both semantics."""
+    return [
+        Case(shape, topology)
+        for shape in (CHAIN_MM, LLAMA_LAYER)
+        for topology in ("reference:4", "p100x4")
+    ]
 
 
 def best_s(call: Callable[[], object], rounds: int = ROUNDS) -> float:
@@ -112,12 +125,146 @@ def best_s(call: Callable[[], object], rounds: int = ROUNDS) -> float:
 
 
 def print_table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    columns = list(zip(head, *rows, strict=True))
-    widths = [max(map(len, column)) for column in columns]
+    """Print a table: two columns of text on the left, numbers on the right."""
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     print(f"\n{title}\n")
     for row in (head, ["-" * width for width in widths], *rows):
         cells = [
-            cell.ljust(width) if i < 2 else cell.rjust(width)
+            f"{cell:<{width}}" if i < 2 else f"{cell:>{width}}"
             for i, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
-        print("  ".join(cells).rstrip())
+        print("  " + "  ".join(cells).rstrip())
+
+
+def alternatives(case: Case) -> list[Callable[[], list[float]]]:
+    """The makespans of the first assignments by SimPy, two ways, and by `ReferenceSimulator`."""
+    model = SimPyModel(case.graph, case.topology)
+    readable = ReferenceSimulator(case.topology)
+    rows = case.devices[:CHECKED].tolist()
+    assignments = [Assignment(devices) for devices in case.devices[:CHECKED]]
+    return [
+        lambda: [model.makespan(devices) for devices in rows],
+        lambda: [model.makespan(devices, counting=True) for devices in rows],
+        lambda: [readable.run(case.graph, a).makespan_s for a in assignments],
+    ]
+
+
+def against_simpy(all_cases: Sequence[Case]) -> None:
+    """Time SimPy, `ReferenceSimulator` and `Simulator` on the same assignments."""
+    times, differences = [], []
+    for case in all_cases:
+        runs = alternatives(case)
+        expected = case.simulator.makespans(case.graph, case.devices[:CHECKED])
+        errors = [float(np.abs(np.array(run()) / expected - 1).max()) for run in runs]
+        if errors[-1] > 0 or (case.is_reference and max(errors) > 0):
+            raise SystemExit(f"{case.name}: makespans differ by {errors}")
+        differences.append([*case.name, *(f"{error:.2%}" if error else "0" for error in errors)])
+        slow, fast = [best_s(run, rounds=3) / CHECKED for run in runs], case.batch_s()
+        cells = [f"{seconds * 1e6:,.0f} ({seconds / fast:,.0f}x)" for seconds in slow]
+        times.append([*case.name, *cells, f"{fast * 1e6:.1f}"])
+    names = ["SimPy, events", "SimPy, counters", "ReferenceSimulator"]
+    print_table(
+        "1. Against SimPy: microseconds per evaluation on one core (and multiples of Simulator's)",
+        ["graph", "semantics", *names, "Simulator"],
+        times,
+    )
+    print_table(
+        f"   Largest relative difference from Simulator's makespans of {CHECKED} assignments",
+        ["graph", "semantics", *names],
+        differences,
+    )
+
+
+def per_core(all_cases: Sequence[Case]) -> None:
+    """Print evaluations per second, on one thread and on two."""
+    rows, reference = [], {}
+    for case in all_cases:
+        one, two = case.batch_s(), case.batch_s(threads=2)
+        if case.is_reference:
+            reference[case.name[0]] = one
+        ratio = one / reference[case.name[0]]
+        rows.append([*case.name, f"{1 / one:,.0f}", f"{ratio:.1f}x"])
+        rows[-1] += [f"{1 / two:,.0f}", f"{one / two:.2f}x"]
+    print_table(
+        f"2. Evaluations per second, in batches of {BATCH:,}",
+        ["graph", "semantics", "one thread", "time / reference", "two threads", "speed-up"],
+        rows,
+    )
+
+
+def scaling() -> None:
+    """Time one run, and the memory it takes, as graphs grow deep or wide."""
+    rows = []
+    for name, width_of in (("32 wide", lambda _: 32), ("10 deep", lambda size: size // 10)):
+        for topology in ("reference:8", "v100x8"):
+            for size in SIZES:
+                width = width_of(size)
+                widths = (*spread((width, size // width)), *filter(None, [size % width]))
+                case = Case(Shape(name, widths, int(1.3 * size)), topology, count=1)
+                seconds, work = case.batch_s(), size + case.graph.num_edges
+                peak = peak_bytes(case)
+                row = [*case.name, f"{size:,}", f"{seconds:.5f}", f"{seconds / work * 1e6:.3f}"]
+                rows.append([*row, f"{peak / 1e6:.2f}", f"{peak / work:,.0f}"])
+    print_table(
+        "3. Scaling: one call of makespans with one assignment, E = 1.3 V, 8 devices",
+        ["graph", "semantics", "V", "s", "us / (V+E)", "peak MB", "bytes / (V+E)"],
+        rows,
+    )
+
+
+def peak_bytes(case: Case) -> int:
+    """Most memory that a fresh simulator holds at once, the graph itself left out."""
+    tracemalloc.start()
+    Simulator(case.topology).makespans(case.graph, case.devices, threads=1)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return peak
+
+
+def start_up() -> None:
+    """Time the command line in processes of their own."""
+    title = "4. Start-up: seconds of a process"
+    with tempfile.TemporaryDirectory() as folder:
+        graph, assignment = f"{folder}/graph.json", f"{folder}/assignment.json"
+        case = Case(CHAIN_MM, "reference:4", count=1)
+        write_graph(case.graph, graph)
+        write_assignment(Assignment(case.devices[0]), assignment)
+        simulate = ["simulate", graph, assignment, "--topology", "reference:4", "--json"]
+        try:
+            run_doppler(["--help"], folder)  # writes the byte code
+            rows = [["--help", "", f"{best_s(lambda: run_doppler(['--help'], folder)):.2f}"]]
+            empty = best_s(lambda: run_doppler(simulate, folder), rounds=1)
+            later = best_s(lambda: run_doppler(simulate, folder))
+        except subprocess.CalledProcessError as error:
+            lines = error.stderr.strip().splitlines() or ["no message"]
+            print(f"\n{title}\n\n  skipped: `python -m doppler` failed: {lines[-1]}")
+            return
+    rows.append(["simulate", "first, compiles", f"{empty:.2f}"])
+    rows.append(["simulate", "later, from the cache", f"{later:.2f}"])
+    print_table(title, ["python -m doppler", "", "s"], rows)
+
+
+def run_doppler(arguments: list[str], cache: str) -> None:
+    """Run the command line with a numba cache of its own."""
+    subprocess.run(
+        [sys.executable, "-m", "doppler", *arguments],
+        check=True,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "NUMBA_CACHE_DIR": str(Path(cache) / "numba")},
+    )
+
+
+def main() -> None:
+    """Print all tables."""
+    begin = perf_counter()
+    all_cases = cases()
+    against_simpy(all_cases)
+    per_core(all_cases)
+    scaling()
+    start_up()
+    print(f"\nIn {perf_counter() - begin:.0f} s.")
+
+
+if __name__ == "__main__":
+    main()

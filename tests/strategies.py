@@ -1,7 +1,8 @@
-"""Hypothesis strategies for the values of Doppler, and for files that are not quite right."""
+"""Hypothesis strategies for the values of Doppler, and documents that are not quite right."""
 
 import json
 import math
+from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -27,7 +28,11 @@ def graphs(draw: st.DrawFn, *, max_vertices: int = 8, num_devices: int | None = 
     """
     size = draw(st.integers(1, max_vertices))
     order = draw(st.permutations(range(size)))
-    kinds = draw(st.lists(st.sampled_from(["input", "matmul", "select"]), min_size=size, max_size=size))
+
+    def column(entries: st.SearchStrategy[Any], length: int) -> list[Any]:
+        return draw(st.lists(entries, min_size=length, max_size=length))
+
+    kinds = column(st.sampled_from(["input", "matmul", "select"]), size)
     producers: list[int] = []
     edges: list[tuple[int, int]] = []
     for vertex in order:
@@ -35,9 +40,6 @@ def graphs(draw: st.DrawFn, *, max_vertices: int = 8, num_devices: int | None = 
             reads = draw(st.sets(st.integers(0, len(producers) - 1), max_size=4))
             edges += [(tensor, vertex) for tensor in sorted(reads)]
         producers += [vertex] * draw(st.integers(0, 2))
-
-    def column(entries: st.SearchStrategy[Any], length: int) -> list[Any]:
-        return draw(st.lists(entries, min_size=length, max_size=length))
 
     per_vertex = [seconds]
     if num_devices is not None:
@@ -98,16 +100,30 @@ def devices_for(draw: st.DrawFn, graph: Graph, topology: Topology) -> IntArray:
 
 _ODD_VALUES = [None, -1, 1.5, True, "x", "\ud800", "\0", [], {}, [[1]], math.nan, math.inf]
 _ODD_VALUES += [2**31, 2**63, 10**400]
-_ODD_TEXTS = ["", "null", "-1", "1e999", "NaN", "true", '"x"', '"\\ud800"', "[]", "{}", "{", "]", ","]
+_ODD_TEXTS = ["", "null", "-1", "1e999", "NaN", "true", '"x"', '"\\ud800"', "[]", "{}", "{", "]"]
+
+
+def changed(document: Any, changes: Mapping[str, Any]) -> Any:
+    """A copy of a JSON document with other values at dotted keys; `...` takes a key away."""
+    document = deepcopy(document)
+    for path, value in changes.items():
+        *tables, key = [int(part) if part.isdigit() else part for part in path.split(".")]
+        table = document
+        for name in tables:
+            table = table[name]
+        table[key] = value
+        if value is ...:
+            del table[key]
+    return document
 
 
 def broken_files(text: str) -> st.SearchStrategy[str]:
     """A JSON text with slices cut out, put in or exchanged, or with odd values at odd places."""
-    return _edited(text) | _with_odd_values(text)
+    return edited(text) | _with_odd_values(text)
 
 
 @st.composite
-def _edited(draw: st.DrawFn, text: str) -> str:
+def edited(draw: st.DrawFn, text: str) -> str:
     for _ in range(draw(st.integers(1, 3))):
         start = draw(st.integers(0, len(text)))
         length = draw(st.integers(0, 12) | st.just(len(text)))

@@ -1,6 +1,7 @@
 """Array helpers shared by the value types: read-only arrays and CSR indices."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ def csr(keys: IntArray, values: IntArray, size: int) -> tuple[IntArray, IntArray
 def rows(pointers: IntArray, values: IntArray) -> list[list[int]]:
     """A CSR index as a list of lists, for Python loops."""
     flat, bounds = values.tolist(), pointers.tolist()
-    return [flat[a:b] for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+    return [flat[a:b] for a, b in pairwise(bounds)]
 
 
 def plain(array: npt.NDArray[Any]) -> list[Any]:
@@ -55,7 +56,9 @@ def integers(values: Sequence[Any] | npt.NDArray[Any]) -> IntArray | None:
 def reals(values: Sequence[Any] | npt.NDArray[Any]) -> FloatArray | None:
     """The values as float64, or None unless every one is a number (bool and text are not)."""
     if isinstance(values, np.ndarray):
-        return values.astype(np.float64) if values.dtype.kind in "iuf" and values.ndim == 1 else None
+        return (
+            values.astype(np.float64) if values.dtype.kind in "iuf" and values.ndim == 1 else None
+        )
     if not _all_of(values, {int, float}):
         return None
     try:

@@ -26,9 +26,9 @@ class Assignment:
     graph: str = ""  # digest of the graph it was made for
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "devices", frozen(np.asarray(self.devices, np.int64)))
+        object.__setattr__(self, "devices", _whole_numbers(self.devices, "devices"))
         if self.order is not None:
-            object.__setattr__(self, "order", frozen(np.asarray(self.order, np.int64)))
+            object.__setattr__(self, "order", _whole_numbers(self.order, "order"))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Assignment):
@@ -52,6 +52,13 @@ class Assignment:
         check_devices(graph, topology.num_devices, self.devices)
         if self.order is not None:
             _check_order(graph, self.order)
+
+
+def _whole_numbers(values: Any, column: str) -> IntArray:
+    array = np.asarray(values)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise AssignmentError(f"{column} must be a list of whole numbers, not {values!r}")
+    return frozen(array.astype(np.int64, copy=False))
 
 
 def check_devices(graph: Graph, num_devices: int, devices: IntArray) -> None:
@@ -114,7 +121,9 @@ def _device_column(values: Any, source: str) -> IntArray:
     negative = next((v for v in values if type(v) is int and v < 0), None)
     devices = integers([-1 if v is None else v for v in values])
     if devices is None or negative is not None:
-        bad = next(v for v in values if v is not None and (type(v) is not int or not 0 <= v < 2**63))
+        bad = next(
+            v for v in values if v is not None and (type(v) is not int or not 0 <= v < 2**63)
+        )
         raise FormatError(
             f"{source}: `devices` holds {bad!r}", hint="a device number ≥ 0, or null for an input"
         )

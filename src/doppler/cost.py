@@ -1,5 +1,6 @@
 """CostModel: seconds of each exec and each transfer, from a roofline or as given."""
 
+import re
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -69,19 +70,22 @@ class DefaultCostModel:
 
     def costs(self, graph: Graph, topology: Topology) -> Costs:
         """Seconds of every task; a `TopologyError` where the topology cannot price one."""
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            costs = self._costs(graph, topology)
+            _check_finite(graph, topology, costs)
+        return costs
+
+    def _costs(self, graph: Graph, topology: Topology) -> Costs:
         exec_s = explicit_exec_s(graph, topology)
         if exec_s is None:
             exec_s = roofline_exec_s(graph, topology)
         exec_s[graph.is_input] = 0.0
         if graph.transfer_s is not None:
             zeros = np.zeros(topology.num_links)
-            costs = Costs(frozen(exec_s), graph.transfer_s, frozen(zeros), frozen(zeros))
-        else:
-            costs = Costs(
-                frozen(exec_s), frozen(np.zeros(graph.num_tensors)), *_link_costs(graph, topology)
-            )
-        _check_finite(graph, costs)
-        return costs
+            return Costs(frozen(exec_s), graph.transfer_s, frozen(zeros), frozen(zeros))
+        return Costs(
+            frozen(exec_s), frozen(np.zeros(graph.num_tensors)), *_link_costs(graph, topology)
+        )
 
 
 def explicit_exec_s(graph: Graph, topology: Topology) -> FloatArray | None:
@@ -124,7 +128,8 @@ def roofline_exec_s(graph: Graph, topology: Topology) -> FloatArray:
 
 def dtype_class(dtype: str) -> str:
     """The dtype class whose rate a dtype computes at: bfloat16 → float16, complex64 → float32."""
-    digits = "".join(c for c in dtype if c.isdigit())
+    number = re.search(r"\d+", dtype)
+    digits = number[0] if number else ""
     if dtype.startswith("complex"):
         return {"32": "float16", "64": "float32"}.get(digits, "float64")
     return _WIDTH.get(digits, "float32")
@@ -141,10 +146,12 @@ def _link_costs(graph: Graph, topology: Topology) -> tuple[FloatArray, FloatArra
     return frozen(latency), frozen(1.0 / bandwidth)
 
 
-def _check_finite(graph: Graph, costs: Costs) -> None:
-    with np.errstate(over="ignore"):
-        total = costs.exec_s.sum() + costs.fixed_s.sum() + graph.tensor_bytes.sum()
-    if not np.isfinite(total):
+def _check_finite(graph: Graph, topology: Topology, costs: Costs) -> None:
+    """Raise unless all execs, and every tensor moved everywhere, add up to a finite number."""
+    latency_s, s_per_byte = costs.latency_s.max(initial=0.0), costs.s_per_byte.max(initial=0.0)
+    move_s = costs.fixed_s + latency_s + graph.tensor_bytes * s_per_byte
+    total_s = costs.exec_s.sum() + move_s.sum() * topology.num_devices
+    if not np.isfinite([total_s, graph.tensor_bytes.sum()]).all():
         raise TopologyError(
             f"the costs of graph `{graph.name}` add up to more than a number can hold"
         )

@@ -1,6 +1,7 @@
 """Trace: every begin and end of every exec and transfer, and what follows from them."""
 
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,7 +43,7 @@ class ChainStep(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trace:
-    """What happened when, one row per task, by begin and then by task number."""
+    """What happened when, one row per task, by begin and then in topological order."""
 
     graph: str  # name
     topology: str  # name
@@ -82,7 +83,7 @@ class Trace:
         """(D,) seconds of exec on each device, summed over its slots."""
         execs = ~self.is_transfer
         seconds = (self.end_s - self.begin_s)[execs]
-        return np.bincount(self.device[execs], seconds, len(self.devices))
+        return np.bincount(self.device[execs], seconds, len(self.devices)).astype(np.float64)
 
     def idle_s(self) -> FloatArray:
         """(D,) slot-seconds each device spent without an exec."""
@@ -91,8 +92,11 @@ class Trace:
 
     def utilization(self) -> FloatArray:
         """(D,) share of each device's slots and time that execs filled."""
-        slots = np.array([d.slots for d in self.devices])
-        return self.busy_s() / max(self.makespan_s * slots.min(), 1e-300) * (slots.min() / slots)
+        slots = np.array([d.slots for d in self.devices], np.float64)
+        if self.makespan_s == 0:
+            return np.zeros(len(slots))
+        share: FloatArray = self.busy_s() / (self.makespan_s * slots)
+        return share
 
     def link_utilization(self) -> FloatArray:
         """(L,) share of each link's lanes and time in use; of the time alone if unlimited."""
@@ -103,12 +107,13 @@ class Trace:
                 busy[i] = (self.end_s - self.begin_s)[rows].sum() / link.lanes
             else:
                 busy[i] = _covered(self.begin_s[rows], self.end_s[rows])
-        return busy / max(self.makespan_s, 1e-300)
+        return busy / self.makespan_s if self.makespan_s else busy
 
     def bytes_by_link(self) -> FloatArray:
         """(L,) bytes moved over each link."""
         rows = self.is_transfer
-        return np.bincount(self.link[rows], self.moved_bytes[rows], len(self.links))
+        moved = np.bincount(self.link[rows], self.moved_bytes[rows], len(self.links))
+        return moved.astype(np.float64)
 
     def bytes_by_class(self) -> dict[str, float]:
         """Bytes read where they were made, moved within a group, and moved across groups."""
@@ -155,7 +160,8 @@ class Trace:
         else:
             same, reason = ~moves & (self.device == self.device[row]), "device"
             limited = True
-        # Rows are by begin, so only earlier rows can have held this one back.
+        # Rows are by begin, so only earlier rows can have held this one back; `after` is
+        # earlier too, so the chain has an end.
         same[row:] = False
         late = np.flatnonzero(same & (self.end_s > self.ready_s[row]))
         late = late[self.end_s[late] <= self.begin_s[row]]
@@ -191,7 +197,9 @@ def build_trace(
     ready, begin, end = times
     size = graph.num_vertices
     task = np.concatenate([graph.assigned, size + np.arange(tasks.num_transfers)])
-    task = task[np.lexsort((task, begin[task]))]
+    position = np.argsort(graph.topological_order)
+    rank = np.concatenate([2 * position, 2 * position[graph.tensor_producer[tasks.tensor]] + 1])
+    task = task[np.lexsort((task, rank[task], begin[task]))]
     moves = task >= size
     k = np.where(moves, task - size, 0)
     pick = _picker(moves, k)
@@ -292,35 +300,73 @@ def read_trace(path: str | Path) -> Trace:
     check_keys(document, required=required, source=source)
     check_keys(document["vertices"], required=("name", "kind"), source=f"{source}: vertices")
     check_keys(document["tasks"], required=_INTEGERS + _REALS, source=f"{source}: tasks")
-    columns: dict[str, Any] = {c: integers(document["tasks"][c]) for c in _INTEGERS}
-    columns |= {c: reals(document["tasks"][c]) for c in _REALS}
-    try:
-        trace = Trace(
-            **{key: document[key] for key in texts},
-            local_bytes=float(document["local_bytes"]),
-            devices=tuple(TraceDevice(**row) for row in document["devices"]),
-            links=tuple(TraceLink(**row) for row in document["links"]),
-            vertex_names=tuple(document["vertices"]["name"]),
-            vertex_kinds=tuple(document["vertices"]["kind"]),
-            **{name: frozen(column) for name, column in columns.items()},
-        )
-        _check_rows(trace)
-    except (TypeError, ValueError, AttributeError, IndexError) as error:
-        raise FormatError(f"{source} is not a well-formed trace: {error}") from None
+    rows = document["tasks"]
+    columns: dict[str, Any] = {c: integers(rows[c]) for c in _INTEGERS}
+    columns |= {c: reals(rows[c]) for c in _REALS}
+    if bad := next((c for c, column in columns.items() if column is None), None):
+        raise FormatError(f"{source}: tasks.{bad} must be a list of numbers")
+    local_bytes = reals([document["local_bytes"]])
+    if local_bytes is None or not 0 <= local_bytes[0] < inf:
+        raise FormatError(f"{source}: `local_bytes` is {document['local_bytes']!r}")
+    graph, topology, placer = _texts([document[key] for key in texts], source)
+    trace = Trace(
+        graph=graph,
+        topology=topology,
+        placer=placer,
+        local_bytes=float(local_bytes[0]),
+        devices=_records(document["devices"], TraceDevice, f"{source}: devices"),
+        links=_records(document["links"], TraceLink, f"{source}: links"),
+        vertex_names=_texts(document["vertices"]["name"], f"{source}: vertices.name"),
+        vertex_kinds=_texts(document["vertices"]["kind"], f"{source}: vertices.kind"),
+        **{c: frozen(column) for c, column in columns.items()},
+    )
+    _check_rows(trace, source)
     return trace
 
 
-def _check_rows(trace: Trace) -> None:
-    rows = len(trace.vertex)
-    limits = {"vertex": len(trace.vertex_names), "device": len(trace.devices)}
-    limits |= {"source": len(trace.devices), "link": len(trace.links), "after": rows}
+def _texts(values: Any, source: str) -> tuple[str, ...]:
+    if not isinstance(values, list) or not all(isinstance(v, str) for v in values):
+        raise FormatError(f"{source}: something is not text that should be")
+    return tuple(values)
+
+
+def _records(rows: Any, kind: Any, source: str) -> tuple[Any, ...]:
+    if not isinstance(rows, list):
+        raise FormatError(f"{source} must be a list")
+    for i, row in enumerate(rows):
+        check_keys(row, required=kind._fields, source=f"{source}[{i}]")
+        for key, wanted in kind.__annotations__.items():
+            least = 1 if key == "slots" else 0
+            if type(row[key]) is not wanted or (wanted is int and not least <= row[key] < 2**31):
+                raise FormatError(f"{source}[{i}].{key} is {row[key]!r}")
+    return tuple(kind(**row) for row in rows)
+
+
+def _check_rows(trace: Trace, source: str) -> None:
+    if not trace.devices:
+        raise FormatError(f"{source}: devices is empty")
+    if len(trace.vertex_kinds) != len(trace.vertex_names):
+        raise FormatError(f"{source}: vertices.name and vertices.kind differ in length")
+    size = len(trace.vertex)
     for name in _INTEGERS + _REALS:
+        if len(getattr(trace, name)) != size:
+            raise FormatError(f"{source}: tasks.{name} does not have {size} entries")
+    moves = trace.is_transfer
+    least = np.where(moves, 0, -1)  # an exec has no source and no link
+    ranges: dict[str, tuple[Any, Any]] = {  # column: least value, and what it must stay below
+        "vertex": (0, len(trace.vertex_names)),
+        "tensor": (-1, inf),
+        "source": (least, np.where(moves, len(trace.devices), 0)),
+        "device": (0, len(trace.devices)),
+        "link": (least, np.where(moves, len(trace.links), 0)),
+        "after": (-1, np.arange(size)),
+        "moved_bytes": (0, inf),
+        "ready_s": (0, inf),
+        "begin_s": (np.concatenate([[0.0], trace.begin_s])[:size], inf),
+        "end_s": (trace.begin_s, inf),
+    }
+    for name, (low, high) in ranges.items():
         column = getattr(trace, name)
-        if len(column) != rows:
-            raise ValueError(f"tasks.{name} has {len(column)} entries, expected {rows}")
-        if not np.isfinite(column).all() or (column < (-1 if name in _INTEGERS else 0)).any():
-            raise ValueError(f"tasks.{name} holds a value out of range")
-        if name in limits and (column >= limits[name]).any():
-            raise ValueError(f"tasks.{name} holds a value out of range")
-    if (trace.end_s < trace.begin_s).any() or (trace.after >= np.arange(rows)).any():
-        raise ValueError("a task ends before it begins, or follows a later one")
+        bad = np.flatnonzero(~((column >= low) & (column < high)))
+        if len(bad):
+            raise FormatError(f"{source}: tasks.{name}[{bad[0]}] is {column[bad[0]]}")

@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import strategies
@@ -81,7 +83,7 @@ def all_path_lengths(graph, exec_s, transfer_s, vertex):
 
 def path_length(graph, exec_s, transfer_s, path):
     total = exec_s[path].sum()
-    for vertex, following in zip(path[:-1], path[1:], strict=True):
+    for vertex, following in pairwise(path):
         total += max(transfer_s[t] for t, r in steps(graph, vertex) if r == following)
     return total
 

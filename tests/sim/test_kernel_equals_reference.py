@@ -35,14 +35,18 @@ configs = st.builds(
 memories = st.sampled_from([math.inf, 2.0, 5.0, 2e9]) | st.integers(1, 10**9).map(float)
 
 
-def run(simulator: Simulator | ReferenceSimulator, graph: Graph, assignment: Assignment) -> Trace | str:
+def run(
+    simulator: Simulator | ReferenceSimulator, graph: Graph, assignment: Assignment
+) -> Trace | str:
     try:
         return simulator.run(graph, assignment, seed=7)
     except OutOfMemoryError as error:
         return str(error)
 
 
-def assert_equal(graph: Graph, topology: Topology, assignment: Assignment, config: SimConfig) -> None:
+def assert_equal(
+    graph: Graph, topology: Topology, assignment: Assignment, config: SimConfig
+) -> None:
     simulator = Simulator(topology, config)
     fast = run(simulator, graph, assignment)
     slow = run(ReferenceSimulator(topology, config), graph, assignment)
@@ -101,7 +105,9 @@ def random_topology(rng: np.random.Generator, *, ties: bool) -> Topology:
     memory = math.inf if rng.random() < 0.5 else float(rng.integers(20, 150))
     return Topology(
         "random",
-        tuple(Device(f"d{i}", memory_bytes=memory, slots=int(rng.integers(1, 4))) for i in range(size)),
+        tuple(
+            Device(f"d{i}", memory_bytes=memory, slots=int(rng.integers(1, 4))) for i in range(size)
+        ),
         tuple(Link(f"l{i}", lanes=int(rng.integers(0, 3))) for i in range(links)),
         route,
         Host(float(host[0]), float(host[1])),
@@ -114,7 +120,9 @@ def test_larger_graphs(strategy: str, ties: bool) -> None:
     rng = np.random.default_rng([ties, *strategy.encode()])
     for _ in range(40):
         graph, topology = random_graph(rng, ties=ties), random_topology(rng, ties=ties)
-        devices = np.where(graph.is_input, -1, rng.integers(topology.num_devices, size=graph.num_vertices))
+        devices = np.where(
+            graph.is_input, -1, rng.integers(topology.num_devices, size=graph.num_vertices)
+        )
         assignment = Assignment(devices, rng.permutation(graph.assigned))
         config = SimConfig(strategy=strategy, synchronous=bool(rng.random() < 0.3))
         assert_equal(graph, topology, assignment, config)

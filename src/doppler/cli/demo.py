@@ -26,6 +26,7 @@ def demo(
 
     Example: dop demo --topology v100x8
     """
+    from doppler.cli.timeline import timeline
     from doppler.programs import random_dag
     from doppler.topology import load_topology
 
@@ -42,7 +43,7 @@ def demo(
         f"{amount(float(graph.flops.sum()), 'FLOP')}, on {topology.name} "
         f"({topology.num_devices} devices)"
     )
-    shown = table("placer", "makespan", "gap to bound", "utilization", "bytes moved", "planned in")
+    shown = table("placer", "makespan", "gap", "utilization", "moved", "planned in")
     for row in rows:
         shown.add_row(
             row["placer"],
@@ -55,14 +56,7 @@ def demo(
     out.print(shown)
     out.print(f"lower bound {seconds(rows[0]['lower_bound_s'])}: no assignment can be faster")
     out.print(f"\n{best.placer}, simulated (run: computing, in: tensors arriving):")
-    out.print(timeline_text(best, out.width))
-
-
-def timeline_text(trace: "Trace", width: int) -> Any:
-    """The timeline of a trace."""
-    from doppler.cli.timeline import timeline
-
-    return timeline(trace, width)
+    out.print(timeline(best, out.width))
 
 
 def _compare(
@@ -77,7 +71,8 @@ def _compare(
 
     simulator = Simulator(topology)
     bound = lower_bounds(graph, topology).best_s
-    rows, traces = [], []
+    rows: list[dict[str, Any]] = []
+    traces = []
     for name in track(("single", "random", "round-robin", "critical-path"), "placing"):
         began = perf_counter()
         assignment = make_placer(name).place(graph, topology, seed=seed)

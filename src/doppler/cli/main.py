@@ -1,7 +1,8 @@
 """The `dop` command: one verb per file."""
 
-import os
+import signal
 import sys
+from types import FrameType
 from typing import Annotated
 
 import typer
@@ -43,24 +44,27 @@ def options(
     """Decide which device runs each operation of a dataflow graph, and see how good that is."""
 
 
+class Interrupted(BaseException):
+    """Ctrl-C. Not a KeyboardInterrupt, which the command parser would take for its own."""
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    raise Interrupted
+
+
 def main() -> None:
     """Run `dop`; a user's mistake exits 2 with a message, Ctrl-C exits 130."""
-    debug = "--debug" in sys.argv[1:]
+    signal.signal(signal.SIGINT, _interrupt)
     try:
-        # click would turn Ctrl-C into an "Aborted!" with exit code 1
-        sys.exit(app(standalone_mode=True))
+        app()
     except DopplerError as error:
-        if debug:
+        if "--debug" in sys.argv[1:]:
             raise
         print_error(error)
         sys.exit(2)
-    except KeyboardInterrupt:
+    except Interrupted:
         note("interrupted")
         sys.exit(130)
-    except BrokenPipeError:
-        # The reader of our output went away: not our mistake, nothing to say.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
     except MemoryError:
         note("error: this machine ran out of memory")
         sys.exit(2)

@@ -5,7 +5,9 @@ from typing import Annotated
 
 import typer
 
-GraphFile = Annotated[Path, typer.Argument(metavar="GRAPH", help="Graph file, in any known format.")]
+GraphFile = Annotated[
+    Path, typer.Argument(metavar="GRAPH", help="Graph file, in any known format.")
+]
 TopologyName = Annotated[
     str,
     typer.Option(

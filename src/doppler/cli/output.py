@@ -48,9 +48,11 @@ def table(*columns: str, title: str | None = None) -> "Table":
     from rich import box
     from rich.table import Table
 
-    result = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
+    result = Table(
+        box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False, padding=(0, 1, 0, 0)
+    )
     for i, column in enumerate(columns):
-        result.add_column(column, justify="left" if i == 0 else "right")
+        result.add_column(column, justify="left" if i == 0 else "right", no_wrap=i == 0)
     return result
 
 

@@ -1,6 +1,7 @@
 """`dop show`: what is in a file."""
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +12,7 @@ from doppler.cli.output import amount, percent, print_json, seconds, stdout, tab
 
 if TYPE_CHECKING:
     from doppler.graph import Graph
-    from doppler.topology import Topology
+    from doppler.topology import Device, Topology
 
 
 def show(
@@ -37,8 +38,9 @@ def show(
     from doppler.files import read_head
     from doppler.topology import PRESETS, load_topology, topology_to_json
 
-    known = target in PRESETS or target.startswith("reference:") or not Path(target).exists()
-    kind = "doppler-topology" if known and not _is_file_name(target) else _kind(read_head(Path(target)))
+    is_name = target in PRESETS or target.startswith("reference:")
+    is_name |= not Path(target).exists() and Path(target).suffix == "" and "/" not in target
+    kind = "doppler-topology" if is_name else _kind(read_head(Path(target)))
     if kind == "doppler-topology":
         topology = load_topology(target)
         if as_json:
@@ -49,10 +51,6 @@ def show(
         _show_trace(Path(target), as_json)
     else:
         _show_graph(Path(target), topology_name, as_json)
-
-
-def _is_file_name(target: str) -> bool:
-    return Path(target).suffix != "" or "/" in target
 
 
 def _kind(head: str) -> str:
@@ -66,13 +64,13 @@ def _kind(head: str) -> str:
 def _print_topology(topology: "Topology") -> None:
     out = stdout()
     out.print(f"[bold]{topology.name}[/bold]  {topology.description.strip()}")
-    devices = table("device", "group", "float16", "float32", "memory", "capacity", "slots", "launch")
-    for d in topology.devices:
+    devices = table("devices", "group", "fp16", "fp32", "memory", "capacity", "slots", "launch")
+    for names, d in _alike(topology):
         rates = [d.flops_per_s.get(c) for c in ("float16", "float32")]
         devices.add_row(
-            d.name,
+            names,
             d.group,
-            *("–" if r is None else amount(r, "FLOP/s") for r in rates),
+            *("–" if r is None else amount(r, "F/s") for r in rates),
             amount(d.memory_bytes_per_s, "B/s"),
             amount(d.memory_bytes, "B"),
             str(d.slots),
@@ -84,16 +82,15 @@ def _print_topology(topology: "Topology") -> None:
     for i, link in enumerate(topology.links):
         key = (link.name.split(" ")[0], link.bandwidth_bytes_per_s, link.latency_s, link.lanes)
         groups.setdefault((*key, pairs[i] > 1), []).append(i)
-    links = table("link", "bandwidth", "latency", "lanes", "links", "pairs")
+    links = table("links", "count", "pairs", "bandwidth", "latency", "lanes")
     for (name, bandwidth, latency, lanes, shared), members in groups.items():
-        served = sum(pairs[i] for i in members)
         links.add_row(
             name + (" (shared)" if shared else ""),
+            str(len(members)),
+            str(sum(pairs[i] for i in members)),
             amount(bandwidth, "B/s"),
             seconds(latency),
-            str(lanes or "∞"),
-            str(len(members)),
-            str(served),
+            str(lanes or "no limit"),
         )
     out.print(links)
     host = topology.host
@@ -101,6 +98,17 @@ def _print_topology(topology: "Topology") -> None:
         f"host: {seconds(host.dispatch_s)} to start a task, one at a time; "
         f"{seconds(host.completion_s)} until an end is seen"
     )
+
+
+def _alike(topology: "Topology") -> list[tuple[str, "Device"]]:
+    """Runs of devices that differ in nothing but the name: first … last, and one of them."""
+    runs: list[list[Device]] = []
+    for device in topology.devices:
+        if runs and replace(device, name="") == replace(runs[-1][0], name=""):
+            runs[-1].append(device)
+        else:
+            runs.append([device])
+    return [(r[0].name if len(r) == 1 else f"{r[0].name} … {r[-1].name}", r[0]) for r in runs]
 
 
 def _show_graph(path: Path, topology_name: str | None, as_json: bool) -> None:
@@ -129,7 +137,9 @@ def _graph_summary(graph: "Graph", topology: "Topology") -> dict[str, Any]:
     width = widths(graph).tolist()
     costs = DefaultCostModel().costs(graph, topology)
     fastest = costs.exec_s.min(axis=1)
-    path = float(bottom_levels(graph, fastest, np.zeros(graph.num_tensors)).length_s.max(initial=0.0))
+    path = float(
+        bottom_levels(graph, fastest, np.zeros(graph.num_tensors)).length_s.max(initial=0.0)
+    )
     bounds = lower_bounds(graph, topology)
     return {
         "name": graph.name,
@@ -192,7 +202,7 @@ def _runs(widths: list[int]) -> str:
             runs[-1] = (width, runs[-1][1] + 1)
         else:
             runs.append((width, 1))
-    shown = [str(w) if n == 1 else f"{w}×{n}" for w, n in runs[:24]]  # noqa: RUF001
+    shown = [str(w) if n == 1 else f"{w}×{n}" for w, n in runs[:24]]
     return ", ".join(shown) + (", …" if len(runs) > 24 else "")
 
 

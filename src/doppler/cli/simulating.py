@@ -25,9 +25,7 @@ Sigma = typer.Option(min=0.0, max=10.0, help="Log-normal noise: sigma of the log
 
 def simulate(
     graph_file: GraphFile,
-    assignment_file: Annotated[
-        Path, typer.Argument(metavar="ASSIGNMENT", help="Assignment file.")
-    ],
+    assignment_file: Annotated[Path, typer.Argument(metavar="ASSIGNMENT", help="Assignment file.")],
     topology_name: Annotated[
         str | None,
         typer.Option(
@@ -49,9 +47,7 @@ def simulate(
     bulk_synchronous: Annotated[
         bool, typer.Option("--bulk-synchronous", help="Put a barrier after every level.")
     ] = False,
-    limit_memory: Annotated[
-        bool, typer.Option(help="Make tasks wait for device memory.")
-    ] = True,
+    limit_memory: Annotated[bool, typer.Option(help="Make tasks wait for device memory.")] = True,
     repeat: Annotated[int, typer.Option(min=1, help="Runs, with seeds from --seed on.")] = 1,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Trace file to write (of the first run).")

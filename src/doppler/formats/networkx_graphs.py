@@ -18,7 +18,9 @@ def to_networkx(graph: Graph) -> Any:
     names = graph.vertex_names
     for v in range(graph.num_vertices):
         tensors = graph.output_tensor[graph.output_ptr[v] : graph.output_ptr[v + 1]].tolist()
-        transfer = [None if graph.transfer_s is None else float(graph.transfer_s[t]) for t in tensors]
+        transfer = [
+            None if graph.transfer_s is None else float(graph.transfer_s[t]) for t in tensors
+        ]
         sizes = [float(graph.tensor_bytes[t]) for t in tensors]
         result.add_node(
             names[v],

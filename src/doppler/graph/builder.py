@@ -72,9 +72,7 @@ class GraphBuilder:
         self._vertices.append(row)
         return len(self._vertices) - 1
 
-    def tensor(
-        self, producer: int, tensor_bytes: float, *, transfer_s: float | None = None
-    ) -> int:
+    def tensor(self, producer: int, tensor_bytes: float, *, transfer_s: float | None = None) -> int:
         """Add a tensor that a vertex produces; returns its id."""
         self._tensors.append((producer, tensor_bytes, transfer_s))
         return len(self._tensors) - 1
@@ -108,8 +106,9 @@ class GraphBuilder:
             return None
         inputs = [row["kinds"] == OpKind.INPUT for row in self._vertices]
         if column == "transfer_s":
-            producers = _ids("tensors.producer", [t[0] for t in self._tensors], len(inputs), "vertices")
-            inputs = [inputs[p] for p in producers.tolist()]
+            producers = [t[0] for t in self._tensors]
+            _ids("tensors.producer", producers, len(inputs), "vertices")
+            inputs = [inputs[p] for p in producers]
         for i, (is_given, is_input) in enumerate(zip(given, inputs, strict=True)):
             if not is_given and not is_input:
                 raise GraphError(f"`{column}` is given for some but not for number {i}")
@@ -152,9 +151,7 @@ def build_graph(
     edge_tensors = _ids("edges.tensor", edge_tensor, tensors, "tensors")
     edge_readers = _ids("edges.reader", edge_reader, size, "vertices")
     if len(edge_tensors) != len(edge_readers):
-        raise GraphError(
-            f"{len(edge_tensors)} edge tensors but {len(edge_readers)} edge readers"
-        )
+        raise GraphError(f"{len(edge_tensors)} edge tensors but {len(edge_readers)} edge readers")
     is_input = np.array([k == OpKind.INPUT for k in text["kind"]], np.bool_)
     _check_edges(names, producers, edge_tensors, edge_readers, is_input)
     in_order = np.lexsort((edge_readers, edge_tensors))
@@ -177,7 +174,11 @@ def build_graph(
         exec_s=None if exec_s is None else _exec_table(exec_s, size, names),
         tensor_producer=frozen(producers),
         tensor_bytes=_sizes("tensors.bytes", tensor_bytes, tensors),
-        transfer_s=None if transfer_s is None else _sizes("tensors.transfer_s", transfer_s, tensors),
+        transfer_s=(
+            _sizes("tensors.transfer_s", transfer_s, tensors)
+            if transfer_s is not None and tensors
+            else None
+        ),
         edge_tensor=frozen(edge_tensors),
         edge_reader=frozen(edge_readers),
         is_input=frozen(is_input),
@@ -357,11 +358,11 @@ def _topological_order(successors: list[list[int]], names: tuple[str, ...]) -> I
     return frozen(np.array(order, np.int64))
 
 
-def _name_cycle(successors: list[list[int]], missing: list[int], names: Mapping[int, str] | Any) -> str:
+def _name_cycle(
+    successors: list[list[int]], missing: list[int], names: Mapping[int, str] | Any
+) -> str:
     """One cycle, spelled out; vertices with `missing` > 0 are on or behind one."""
-    predecessor = {
-        r: v for v, readers in enumerate(successors) if missing[v] > 0 for r in readers
-    }
+    predecessor = {r: v for v, readers in enumerate(successors) if missing[v] > 0 for r in readers}
     vertex = next(v for v, count in enumerate(missing) if count > 0)
     seen: dict[int, int] = {}
     walk: list[int] = []

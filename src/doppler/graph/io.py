@@ -60,7 +60,9 @@ def graph_from_json(text: str, *, source: str = "graph") -> Graph:
     kernels = document["vertices"].get("kernel", [])
     if not isinstance(kernels, list):
         raise FormatError(f"{source}: vertices.kernel must be a list")
-    columns["kernels"] = [_kernel(k, f"{source}: vertices.kernel[{i}]") for i, k in enumerate(kernels)]
+    columns["kernels"] = [
+        _kernel(k, f"{source}: vertices.kernel[{i}]") for i, k in enumerate(kernels)
+    ]
     try:
         return build_graph(name=document.get("name", "graph"), **columns)
     except GraphError as error:
@@ -128,7 +130,9 @@ def _kernel(row: Any, source: str) -> Kernel | None:
         and isinstance(attributes, dict)
         and all(isinstance(v, list) for v in lists)
         and all(type(t) is int for t in row["inputs"])
-        and all(isinstance(s, list) and all(type(n) is int and n >= 0 for n in s) for s in row["shapes"])
+        and all(
+            isinstance(s, list) and all(type(n) is int and n >= 0 for n in s) for s in row["shapes"]
+        )
         and all(isinstance(d, str) for d in row["dtypes"])
     ):
         raise FormatError(

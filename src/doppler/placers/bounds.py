@@ -33,7 +33,9 @@ def lower_bounds(graph: Graph, topology: Topology) -> LowerBounds:
         path_s=_longest_path_s(graph, topology, costs),
         work_s=_work_s(graph, topology, costs),
         # The last exec to be started has waited for all the others to be dispatched.
-        host_s=float(count * topology.host.dispatch_s + fastest.min(initial=np.inf)) if count else 0.0,
+        host_s=float(count * topology.host.dispatch_s + fastest.min(initial=np.inf))
+        if count
+        else 0.0,
     )
 
 
@@ -50,7 +52,9 @@ def _longest_path_s(graph: Graph, topology: Topology, costs: Costs) -> float:
     end = [0.0] * graph.num_vertices
     for v in graph.topological_order.tolist():
         if not inputs[v]:
-            seen = [end[producer[t]] + host.completion_s for t in reads[v] if not inputs[producer[t]]]
+            seen = [
+                end[producer[t]] + host.completion_s for t in reads[v] if not inputs[producer[t]]
+            ]
             end[v] = max(seen, default=0.0) + host.dispatch_s + fastest[v]
     return max(end, default=0.0)
 

@@ -4,7 +4,7 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
-from doppler.arrays import IntArray, rows
+from doppler.arrays import FloatArray, IntArray, rows
 from doppler.assignment import Assignment
 from doppler.cost import Costs, DefaultCostModel
 from doppler.errors import ConfigError
@@ -74,7 +74,9 @@ class _ListScheduler:
         order = []
         while ready:
             _, _, v = heappop(ready)
-            start_s = [max(f, a) for f, a in zip(free_s, self._arrivals(v, devices, finish_s), strict=True)]
+            start_s = [
+                max(f, a) for f, a in zip(free_s, self._arrivals(v, devices, finish_s), strict=True)
+            ]
             first = min(start_s)
             earliest = [d for d, s in enumerate(start_s) if s == first]
             d = earliest[0] if len(earliest) == 1 else earliest[int(rng.integers(len(earliest)))]
@@ -105,5 +107,5 @@ class _ListScheduler:
         return arrival
 
 
-def _by_pair(per_link: np.ndarray, route: IntArray) -> np.ndarray:  # type: ignore[type-arg]
+def _by_pair(per_link: FloatArray, route: IntArray) -> FloatArray:
     return per_link[np.maximum(route, 0)] if len(per_link) else np.zeros(route.shape)

@@ -7,7 +7,7 @@ a plain queue. The order in which events of one instant are taken in never matte
 are compared by (priority or ready time, task): that is what lets this equal its readable twin.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -16,8 +16,9 @@ from doppler.arrays import BoolArray, FloatArray, IntArray
 
 # Without `_nrt=False` every read of an array in a tuple counts references: 20 times slower.
 # Nothing here allocates, so there is nothing to count.
-compiled = njit(cache=True, nogil=True, _nrt=False)
-inlined = njit(cache=True, nogil=True, _nrt=False, forceinline=True)
+_OPTIONS: Any = {"cache": True, "nogil": True, "_nrt": False}
+compiled: Any = njit(**_OPTIONS)
+inlined: Any = njit(forceinline=True, **_OPTIONS)
 UNLIMITED = 1 << 60  # lanes of a link without a limit
 
 
@@ -80,7 +81,7 @@ class Scratch(NamedTuple):
     phase_left: IntArray  # (2 * levels,) tasks to complete before the barrier
     parked: IntArray  # (2 * levels,) first of the tasks that wait for their phase; -1 none
     following: IntArray  # (N,) next in those lists
-    count: IntArray  # (4,) ends in the heap, active resources, unfinished tasks, phase
+    counters: IntArray  # (4,) ends in the heap, active resources, unfinished tasks, phase
 
 
 EVENTS, ACTIVE, UNFINISHED, PHASE = 0, 1, 2, 3
@@ -126,7 +127,7 @@ def make_scratch(p: Problem) -> Scratch:
         phase_left=ints(phases),
         parked=ints(phases),
         following=ints(tasks),
-        count=ints(4),
+        counters=ints(4),
     )
 
 
@@ -233,15 +234,15 @@ def run_one(p: Problem, devices: IntArray, priority: FloatArray, s: Scratch) -> 
                 host_free_s = now + p.dispatch_s
                 start(p, devices, s, task, host_free_s)
         now = np.inf
-        if s.count[EVENTS] > 0:
+        if s.counters[EVENTS] > 0:
             now = s.event_s[0]
         if seen_head < seen_tail:
             now = min(now, s.seen_s[seen_head])
-        if s.count[ACTIVE] > 0 and p.dispatch_s > 0.0:
+        if s.counters[ACTIVE] > 0 and p.dispatch_s > 0.0:
             now = min(now, host_free_s)
         if now == np.inf:
             break
-        while s.count[EVENTS] > 0 and s.event_s[0] == now:
+        while s.counters[EVENTS] > 0 and s.event_s[0] == now:
             task = pop_event(s)
             makespan_s = max(makespan_s, now)
             release(p, devices, s, task)
@@ -253,7 +254,7 @@ def run_one(p: Problem, devices: IntArray, priority: FloatArray, s: Scratch) -> 
         while seen_head < seen_tail and s.seen_s[seen_head] == now:
             complete(p, devices, s, s.seen_task[seen_head], now)
             seen_head += 1
-    return makespan_s if s.count[UNFINISHED] == 0 else np.inf
+    return makespan_s if s.counters[UNFINISHED] == 0 else np.inf
 
 
 @inlined
@@ -276,10 +277,10 @@ def prepare(p: Problem, devices: IntArray, priority: FloatArray, s: Scratch) -> 
         s.queue_size[r] = 0
         s.free[r] = p.capacity[r]
         s.is_active[r] = False
-    s.count[EVENTS] = 0
-    s.count[ACTIVE] = 0
-    s.count[UNFINISHED] = unfinished + transfers
-    s.count[PHASE] = 0
+    s.counters[EVENTS] = 0
+    s.counters[ACTIVE] = 0
+    s.counters[UNFINISHED] = unfinished + transfers
+    s.counters[PHASE] = 0
     if p.limit_memory:
         for d in range(num_devices):
             s.free_bytes[d] = p.memory_bytes[d]
@@ -296,9 +297,7 @@ def prepare(p: Problem, devices: IntArray, priority: FloatArray, s: Scratch) -> 
 
 
 @inlined
-def enumerate_transfers(
-    p: Problem, devices: IntArray, priority: FloatArray, s: Scratch
-) -> int:
+def enumerate_transfers(p: Problem, devices: IntArray, priority: FloatArray, s: Scratch) -> int:
     """Number the transfers by (tensor, target)."""
     vertices, num_devices = len(devices), len(p.memory_bytes)
     k = 0
@@ -359,7 +358,7 @@ def make_ready(p: Problem, devices: IntArray, s: Scratch, task: int, now: float)
             phase = 2 * p.level[task]
         else:
             phase = 2 * p.level[p.producer[s.transfer_tensor[task - vertices]]] + 1
-        if phase > s.count[PHASE]:
+        if phase > s.counters[PHASE]:
             s.following[task] = s.parked[phase]
             s.parked[phase] = task
             return
@@ -423,8 +422,8 @@ def activate(s: Scratch, resource: int) -> None:
     """Note that a resource has capacity and a queue."""
     if not s.is_active[resource] and s.free[resource] > 0 and s.queue_size[resource] > 0:
         s.is_active[resource] = True
-        s.active[s.count[ACTIVE]] = resource
-        s.count[ACTIVE] += 1
+        s.active[s.counters[ACTIVE]] = resource
+        s.counters[ACTIVE] += 1
 
 
 @inlined
@@ -445,9 +444,9 @@ def can_start(p: Problem, devices: IntArray, s: Scratch, resource: int) -> bool:
 
 @inlined
 def start_all(p: Problem, devices: IntArray, s: Scratch, now: float) -> None:
-    """Start everything that can start; with no dispatch cost the order does not matter…
+    """Start everything that can start, where starting takes no time.
 
-    …except for memory, which several resources compete for: then one at a time, best first.
+    Then the order only matters for memory, which several resources compete for.
     """
     if p.limit_memory:
         task = choose(p, devices, s)
@@ -455,25 +454,25 @@ def start_all(p: Problem, devices: IntArray, s: Scratch, now: float) -> None:
             start(p, devices, s, task, now)
             task = choose(p, devices, s)
         return
-    for i in range(s.count[ACTIVE]):
+    for i in range(s.counters[ACTIVE]):
         resource = s.active[i]
         s.is_active[resource] = False
         while s.free[resource] > 0 and s.queue_size[resource] > 0:
             s.free[resource] -= 1
             start(p, devices, s, pop(s, resource), now)
-    s.count[ACTIVE] = 0
+    s.counters[ACTIVE] = 0
 
 
 @inlined
 def choose(p: Problem, devices: IntArray, s: Scratch) -> int:
     """Take the first of all tasks that can start, and what it needs; -1 if none can."""
     best, i = -1, 0
-    while i < s.count[ACTIVE]:
+    while i < s.counters[ACTIVE]:
         resource = s.active[i]
         if not can_start(p, devices, s, resource):
             s.is_active[resource] = False
-            s.count[ACTIVE] -= 1
-            s.active[i] = s.active[s.count[ACTIVE]]
+            s.counters[ACTIVE] -= 1
+            s.active[i] = s.active[s.counters[ACTIVE]]
             continue
         task = s.queue[s.queue_ptr[resource]]
         if best < 0 or s.key[task] < s.key[best] or (s.key[task] == s.key[best] and task < best):
@@ -508,8 +507,8 @@ def start(p: Problem, devices: IntArray, s: Scratch, task: int, begin_s: float) 
     end = begin_s + duration
     s.begin_s[task] = begin_s
     s.end_s[task] = end
-    i = s.count[EVENTS]
-    s.count[EVENTS] = i + 1
+    i = s.counters[EVENTS]
+    s.counters[EVENTS] = i + 1
     while i > 0:
         up = (i - 1) >> 1
         if s.event_s[up] <= end:
@@ -523,8 +522,8 @@ def start(p: Problem, devices: IntArray, s: Scratch, task: int, begin_s: float) 
 def pop_event(s: Scratch) -> int:
     """Take the next end off its heap."""
     first = s.event_task[0]
-    size = s.count[EVENTS] - 1
-    s.count[EVENTS] = size
+    size = s.counters[EVENTS] - 1
+    s.counters[EVENTS] = size
     time, task = s.event_s[size], s.event_task[size]
     i = 0
     while True:
@@ -602,7 +601,7 @@ def need_bytes(p: Problem, s: Scratch, task: int) -> float:
 def complete(p: Problem, devices: IntArray, s: Scratch, task: int, now: float) -> None:
     """An ended task's result is known: transfers and readers may become ready."""
     vertices = len(devices)
-    s.count[UNFINISHED] -= 1
+    s.counters[UNFINISHED] -= 1
     if task < vertices:
         for i in range(p.output_ptr[task], p.output_ptr[task + 1]):
             t = p.output_tensor[i]
@@ -638,9 +637,9 @@ def pass_barrier(p: Problem, s: Scratch, task: int) -> None:
     else:
         phase = 2 * p.level[p.producer[s.transfer_tensor[task - vertices]]] + 1
     s.phase_left[phase] -= 1
-    while s.count[PHASE] < len(s.phase_left) - 1 and s.phase_left[s.count[PHASE]] == 0:
-        s.count[PHASE] += 1
-        waiting = s.parked[s.count[PHASE]]
+    while s.counters[PHASE] < len(s.phase_left) - 1 and s.phase_left[s.counters[PHASE]] == 0:
+        s.counters[PHASE] += 1
+        waiting = s.parked[s.counters[PHASE]]
         while waiting >= 0:
             following = s.following[waiting]
             enqueue(s, waiting)

@@ -23,6 +23,8 @@ from doppler.trace import Trace, build_trace
 
 if TYPE_CHECKING:
     from doppler.sim.kernel import Problem
+MIN_BATCH = 16  # assignments from which threads pay
+MAX_PART = 1_000_000  # vertices and edges that a thread takes at a time
 MAX_SORTED = 4096  # vertices up to which sorted arrays beat heaps whatever the graph
 
 
@@ -71,29 +73,31 @@ class Simulator:
         """
         from doppler.sim.kernel import make_scratch, run_batch
 
+        if threads is not None and threads < 1:
+            raise ConfigError(f"threads is {threads}, must be at least 1")
         table = self._device_table(graph, devices)
         problem = self._problem(graph, seed, times_wanted=False)
-        if self.config.strategy == ORDER:
-            if isinstance(devices, np.ndarray):
-                raise AssignmentError("strategy `order` needs assignments with their orders")
-            priority = np.concatenate([self._priority(graph, a, seed) for a in devices])
-        else:
-            priority = self._priority(graph, Assignment(table[0]), seed) if len(table) else None
+        priority = self._batch_priority(graph, devices, seed)
         makespan = np.zeros(len(table))
 
         def evaluate(part: slice) -> None:
-            rows = priority if priority is None or len(priority) == 1 else priority[part]
+            rows = priority if len(priority) == 1 else priority[part]
             run_batch(problem, table[part], rows, make_scratch(problem), makespan[part])
 
-        workers = _num_threads(threads, len(table))
-        if workers <= 1:
+        if len(table) < MIN_BATCH:
             if len(table):
                 evaluate(slice(None))
             return makespan
-        chunk = -(-len(table) // (4 * workers))
-        parts = [slice(i, i + chunk) for i in range(0, len(table), chunk)]
+        # Parts large enough to outweigh handing them out, small enough to share and to stop.
+        workers = _num_threads(threads)
+        size = min(len(table) // (4 * workers), MAX_PART // (graph.num_vertices + graph.num_edges))
+        parts = [slice(i, i + max(size, 1)) for i in range(0, len(table), max(size, 1))]
         with ThreadPoolExecutor(workers) as pool:
-            list(pool.map(evaluate, parts))
+            try:
+                list(pool.map(evaluate, parts))
+            except BaseException:  # an interrupt: do not finish what is still queued
+                pool.shutdown(cancel_futures=True)
+                raise
         return makespan
 
     def _device_table(self, graph: Graph, devices: Any) -> IntArray:
@@ -149,6 +153,16 @@ class Simulator:
             priority = np.zeros(graph.num_vertices)
         return np.array(priority).reshape(1, -1)
 
+    def _batch_priority(self, graph: Graph, devices: Any, seed: int) -> FloatArray:
+        """(1, V), or (B, V) where each assignment has an order of its own."""
+        if self.config.strategy != ORDER:
+            nobody = Assignment(np.where(graph.is_input, -1, 0))
+            return self._priority(graph, nobody, seed)
+        if isinstance(devices, np.ndarray):
+            raise AssignmentError("strategy `order` needs assignments with their orders")
+        own = [self._priority(graph, assignment, seed) for assignment in devices]
+        return np.concatenate(own) if own else np.zeros((1, graph.num_vertices))
+
     def _prepare(self, graph: Graph) -> tuple[Costs, dict[str, Any]]:
         """Costs and flat arrays of the graph; those of the last graph are kept."""
         if self._prepared is not None and self._prepared[0] is graph:
@@ -203,11 +217,12 @@ def _transfer_table(graph: Graph, costs: Costs) -> FloatArray:
     )
 
 
-def _num_threads(threads: int | None, jobs: int) -> int:
-    if threads is not None and threads < 1:
-        raise ConfigError(f"threads is {threads}, must be at least 1")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return min(threads or cores or 1, max(jobs // 8, 1))
+def _num_threads(threads: int | None) -> int:
+    if threads is not None:
+        return threads
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def simulate(

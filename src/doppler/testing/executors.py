@@ -19,6 +19,8 @@ from doppler.topology.presets import preset
 from doppler.topology.topology import Topology
 from doppler.trace import Trace
 
+EARLY = "a task begins before its inputs are there"
+
 
 class ExecutorContract:
     """Inherit and give `executor`; the test methods come along."""
@@ -35,7 +37,7 @@ class ExecutorContract:
     def test_same_seed_same_tasks(self) -> None:
         topology, graph, assignment = next(iter(_cases()))
         first, second = (self.executor(topology).run(graph, assignment, seed=3) for _ in range(2))
-        assert set(_task_ids(first, topology)) == set(_task_ids(second, topology))
+        assert set(_task_keys(first)) == set(_task_keys(second))
 
     def test_tells_where_the_trace_comes_from(self) -> None:
         topology, graph, assignment = next(iter(_cases()))
@@ -56,8 +58,10 @@ def check_trace(
     tasks = enumerate_tasks(graph, topology, assignment.devices)
     expected = {(int(v), -1, int(tasks.devices[v])) for v in graph.assigned}
     producers = graph.tensor_producer[tasks.tensor]
-    expected |= set(zip(producers.tolist(), tasks.tensor.tolist(), tasks.target.tolist(), strict=True))
-    found = list(zip(trace.vertex.tolist(), trace.tensor.tolist(), trace.device.tolist(), strict=True))
+    expected |= set(
+        zip(producers.tolist(), tasks.tensor.tolist(), tasks.target.tolist(), strict=True)
+    )
+    found = _task_keys(trace)
     assert len(found) == len(set(found)), "a task ran twice"
     assert set(found) == expected, "tasks are missing, or there are too many"
     _check_inputs(trace, graph, tasks)
@@ -66,18 +70,12 @@ def check_trace(
 
 
 def _check_inputs(trace: Trace, graph: Graph, tasks: Tasks) -> None:
-    end = dict(
-        zip(
-            zip(trace.vertex.tolist(), trace.tensor.tolist(), trace.device.tolist(), strict=True),
-            trace.end_s.tolist(),
-            strict=True,
-        )
-    )
+    end = dict(zip(_task_keys(trace), trace.end_s.tolist(), strict=True))
     for row in range(len(trace.vertex)):
         vertex, device = int(trace.vertex[row]), int(trace.device[row])
         if trace.tensor[row] >= 0:
             source = int(tasks.devices[vertex])
-            assert end[vertex, -1, source] <= trace.ready_s[row] <= trace.begin_s[row]
+            assert end[vertex, -1, source] <= trace.ready_s[row] <= trace.begin_s[row], EARLY
             continue
         reads = graph.read_tensor[graph.read_ptr[vertex] : graph.read_ptr[vertex + 1]]
         for tensor in reads.tolist():
@@ -86,7 +84,7 @@ def _check_inputs(trace: Trace, graph: Graph, tasks: Tasks) -> None:
                 continue
             local = tasks.devices[producer] == device
             arrived = end[producer, -1 if local else tensor, device]
-            assert arrived <= trace.ready_s[row] <= trace.begin_s[row]
+            assert arrived <= trace.ready_s[row] <= trace.begin_s[row], EARLY
 
 
 def _resources(trace: Trace, topology: Topology) -> list[tuple[IntArray, int]]:
@@ -106,7 +104,9 @@ def _resources(trace: Trace, topology: Topology) -> list[tuple[IntArray, int]]:
 def _check_capacity(trace: Trace, topology: Topology) -> None:
     for rows, capacity in _resources(trace, topology):
         for row in rows:
-            running = (trace.begin_s[rows] <= trace.begin_s[row]) & (trace.end_s[rows] > trace.begin_s[row])
+            running = (trace.begin_s[rows] <= trace.begin_s[row]) & (
+                trace.end_s[rows] > trace.begin_s[row]
+            )
             assert running.sum() <= capacity, "more tasks at once than slots or lanes"
 
 
@@ -122,7 +122,9 @@ def _check_no_idling(trace: Trace, topology: Topology, slack_s: float) -> None:
         for row in rows:
             ready, begin = trace.ready_s[row], trace.begin_s[row]
             for moment in _moments(trace, rows, ready, begin - dispatch - slack_s):
-                taken = int(((chosen[rows] <= moment + slack_s) & (trace.end_s[rows] > moment)).sum())
+                taken = int(
+                    ((chosen[rows] <= moment + slack_s) & (trace.end_s[rows] > moment)).sum()
+                )
                 host_busy = bool(((chosen <= moment + slack_s) & (moment < trace.begin_s)).any())
                 assert taken >= capacity or host_busy, "a slot or lane idles while a task is ready"
 
@@ -135,14 +137,19 @@ def _moments(trace: Trace, rows: IntArray, first: float, last: float) -> list[fl
     return [float(first), *ends[(ends > first) & (ends < last)].tolist()]
 
 
-def _task_ids(trace: Trace, topology: Topology) -> list[tuple[int, int, int]]:
-    return list(zip(trace.vertex.tolist(), trace.tensor.tolist(), trace.device.tolist(), strict=True))
+def _task_keys(trace: Trace) -> list[tuple[int, int, int]]:
+    """(vertex, tensor or -1, device) of each row."""
+    return list(
+        zip(trace.vertex.tolist(), trace.tensor.tolist(), trace.device.tolist(), strict=True)
+    )
 
 
 def _cases() -> list[tuple[Topology, Graph, Assignment]]:
     cases = []
     for seed, name in enumerate(("p100x4", "a100x2-t4x2", "cpu2")):
         topology, graph = preset(name), random_dag(vertices=30, depth=6, seed=seed)
-        devices = np.random.default_rng(seed).integers(topology.num_devices, size=graph.num_vertices)
+        devices = np.random.default_rng(seed).integers(
+            topology.num_devices, size=graph.num_vertices
+        )
         cases.append((topology, graph, Assignment(np.where(graph.is_input, -1, devices))))
     return cases

@@ -1,13 +1,14 @@
 """Topologies as TOML or JSON files, with every error naming its field."""
 
 import tomllib
+from dataclasses import replace
 from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from doppler.arrays import IntArray
+from doppler.arrays import IntArray, reals
 from doppler.errors import FormatError, TopologyError
 from doppler.files import check_header, check_keys, parse_json, read_text, to_json, write_text
 from doppler.topology.topology import DTYPE_CLASSES, Device, Host, Link, Topology
@@ -24,9 +25,10 @@ def read_topology(path: str | Path) -> Topology:
     if text.lstrip().startswith("{"):
         return topology_from_document(parse_json(text, source), source)
     try:
-        return topology_from_document(tomllib.loads(text), source)
-    except (tomllib.TOMLDecodeError, RecursionError, OverflowError) as error:
+        document = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
         raise FormatError(f"{source} is not valid TOML: {error}") from None
+    return topology_from_document(document, source)
 
 
 def write_topology(topology: Topology, path: str | Path) -> None:
@@ -44,6 +46,9 @@ def topology_to_json(topology: Topology) -> str:
         "completion_s": topology.host.completion_s,
     }
     document["devices"] = [_device_to_json(d) for d in topology.devices]
+    pairs: list[list[list[str]]] = [[] for _ in topology.links]
+    for a, b in np.argwhere(topology.route >= 0).tolist():
+        pairs[topology.route[a, b]].append([names[a], names[b]])
     document["links"] = [
         {
             "name": link.name,
@@ -52,11 +57,17 @@ def topology_to_json(topology: Topology) -> str:
             "lanes": link.lanes,
             "shared": True,
             "one_way": True,
-            "pairs": [[names[a], names[b]] for a, b in np.argwhere(topology.route == i).tolist()],
+            "pairs": served,
         }
-        for i, link in enumerate(topology.links)
+        for link, served in zip(topology.links, pairs, strict=True)
     ]
-    return to_json(document)
+    try:
+        return to_json(document)
+    except ValueError:  # JSON has no infinity
+        raise TopologyError(
+            f"topology `{topology.name}` has unlimited speeds, which its file cannot say",
+            hint="use it by its name, such as reference:4",
+        ) from None
 
 
 def _device_to_json(device: Device) -> dict[str, Any]:
@@ -78,7 +89,9 @@ def topology_from_document(document: Any, source: str = "topology") -> Topology:
     )
     try:
         host = _host(document.get("host", {}))
-        devices = [d for i, row in _tables(document, "devices") for d in _devices(row, f"devices[{i}]")]
+        devices = [
+            d for i, row in _tables(document, "devices") for d in _devices(row, f"devices[{i}]")
+        ]
         if len(devices) > MAX_DEVICES:
             raise TopologyError(f"{len(devices)} devices; at most {MAX_DEVICES} are supported")
         links, route = _links(document, [d.name for d in devices])
@@ -152,18 +165,19 @@ def _links(document: dict[str, Any], names: list[str]) -> tuple[list[Link], IntA
             optional=("latency_s", "lanes", "shared", "one_way"),
             source=where,
         )
-        pairs = _pairs(row, where, names, route)
+        link = _link(row, where)
         shared = _flag(row, "shared", where)
-        for k, (a, b) in enumerate(pairs):
-            if not shared or k == 0:
-                links.append(_link(row, where, "" if shared else f" {names[a]}→{names[b]}"))
+        links += [link] if shared else []
+        for a, b in _pairs(row, where, names, route):
+            if not shared:
+                links.append(replace(link, name=f"{link.name} {names[a]}→{names[b]}"))
             route[a, b] = len(links) - 1
     return links, route
 
 
-def _link(row: dict[str, Any], where: str, suffix: str) -> Link:
+def _link(row: dict[str, Any], where: str) -> Link:
     return Link(
-        name=_text(row, "name", where) + suffix,
+        name=_text(row, "name", where),
         bandwidth_bytes_per_s=_number(row, "bandwidth_bytes_per_s", where, positive=True),
         latency_s=_number(row, "latency_s", where, default=0.0),
         lanes=_whole(row, "lanes", where, default=1, least=0),
@@ -177,27 +191,31 @@ def _pairs(
     size, value = len(names), row["pairs"]
     one_way = _flag(row, "one_way", where)
     if value == OTHERS:
-        free = [(a, b) for a in range(size) for b in range(size) if a != b and route[a, b] < 0]
-        return free
+        return [(a, b) for a in range(size) for b in range(size) if a != b and route[a, b] < 0]
     if not isinstance(value, list):
         raise TopologyError(f'{where}.pairs must be a list of pairs or "{OTHERS}"')
+    index = {name: i for i, name in enumerate(names)}
     pairs: list[tuple[int, int]] = []
     for k, pair in enumerate(value):
         spot = f"{where}.pairs[{k}]"
-        if not (isinstance(pair, list) and len(pair) == 2 and all(isinstance(n, str) for n in pair)):
+        if not (
+            isinstance(pair, list) and len(pair) == 2 and all(isinstance(n, str) for n in pair)
+        ):
             raise TopologyError(f"{spot} must be two device names, not {pair!r}")
         for name in pair:
-            if name not in names:
+            if name not in index:
                 raise TopologyError(
                     f"{spot}: no device named `{name}`", hint=f"devices: {', '.join(names)}"
                 )
-        a, b = names.index(pair[0]), names.index(pair[1])
+        a, b = index[pair[0]], index[pair[1]]
         if a == b:
             raise TopologyError(f"{spot} links `{pair[0]}` to itself")
         pairs += [(a, b)] if one_way else [(a, b), (b, a)]
+    taken: set[tuple[int, int]] = set()
     for a, b in pairs:
-        if route[a, b] >= 0 or pairs.count((a, b)) > 1:
+        if route[a, b] >= 0 or (a, b) in taken:
             raise TopologyError(f"{where}.pairs: `{names[a]}` → `{names[b]}` has a link already")
+        taken.add((a, b))
     return pairs
 
 
@@ -244,6 +262,7 @@ def _number(
 
 def _checked(value: Any, where: str, *, positive: bool) -> float:
     wanted = "a finite number > 0" if positive else "a finite number ≥ 0"
-    if type(value) not in (int, float) or not isfinite(value) or value < 0 or (positive and value == 0):
+    number = reals([value])
+    if number is None or not isfinite(number[0]) or number[0] < 0 or (positive and number[0] == 0):
         raise TopologyError(f"{where} must be {wanted}, not {value!r}")
-    return float(value)
+    return float(number[0])

@@ -119,6 +119,8 @@ def _check(topology: Topology) -> None:
     if topology.route.shape != (size, size):
         raise TopologyError(f"route has shape {topology.route.shape}, expected {(size, size)}")
     for source in range(size):
+        if topology.route[source, source] != -1:
+            raise TopologyError(f"device `{names[source]}` has a link to itself")
         for target in range(size):
             link = topology.route[source, target]
             if source != target and not 0 <= link < topology.num_links:

@@ -1,0 +1,39 @@
+# Every target builds what it needs in .venv, in a fresh clone too.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test check format bench clean
+.DEFAULT_GOAL := demo
+
+demo: $(VENV)/base.stamp  ## simulate a graph on four devices and draw the timeline
+	$(BIN)/dop demo
+
+test: $(VENV)/dev.stamp  ## run the tests
+	$(BIN)/python -m pytest -n auto
+
+check: $(VENV)/dev.stamp  ## lint, formatting, types, architecture
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/dev.stamp  ## put the code into shape
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/dev.stamp  ## measure the simulator against SimPy
+	$(BIN)/python benchmarks/simulator.py
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+
+$(VENV)/base.stamp: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) -e .
+	touch $@
+
+$(VENV)/dev.stamp: $(VENV)/base.stamp
+	$(PIP) -e .[dev]
+	touch $@

@@ -1,0 +1,180 @@
+import numpy as np
+import pytest
+import strategies
+from hypothesis import given
+from hypothesis import strategies as st
+
+from doppler.cost import DefaultCostModel, dtype_class
+from doppler.errors import TopologyError
+from doppler.graph import GraphBuilder, build_graph
+from doppler.topology import Device, Link, Topology, preset
+
+
+def machine(**fields):
+    """Two devices, the second twice as fast, and a link each way."""
+    devices = (
+        Device("slow", {"float16": 20.0, "float32": 10.0}, memory_bytes_per_s=4.0, launch_s=0.5),
+        Device("fast", {"float16": 40.0, "float32": 20.0}, memory_bytes_per_s=8.0, launch_s=0.25),
+    )
+    links = (Link("up", 2.0, latency_s=1.0), Link("down", 4.0, latency_s=3.0))
+    defaults = {"devices": devices, "links": links, "route": [[-1, 0], [1, -1]]}
+    return Topology("machine", **defaults | fields)
+
+
+def vertex(**columns):
+    b = GraphBuilder("one")
+    b.op("v", columns.pop("kind", "matmul"), reads=[], output_bytes=8, **columns)
+    return b.build()
+
+
+def costs(graph, topology=None):
+    return DefaultCostModel().costs(graph, topology or machine())
+
+
+@pytest.mark.parametrize(
+    ("columns", "seconds"),
+    [
+        ({"flops": 100, "touched_bytes": 8}, [10.5, 5.25]),
+        ({"flops": 100, "touched_bytes": 80}, [20.5, 10.25]),
+        ({"flops": 100, "dtype": "bfloat16"}, [5.5, 2.75]),
+        ({"touched_bytes": 8, "dtype": "float64"}, [2.5, 1.25]),
+        ({}, [0, 0]),
+        ({"kind": "input", "flops": 100, "dtype": "float64"}, [0, 0]),
+    ],
+    ids=["compute-bound", "memory-bound", "half", "only memory", "no work", "input"],
+)
+def test_exec_takes_the_launch_and_the_longer_of_computing_and_moving_bytes(columns, seconds):
+    assert costs(vertex(**columns)).exec_s.tolist() == [seconds]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rate"),
+    [
+        ("float16", "float16"),
+        ("bfloat16", "float16"),
+        ("float8_e4m3fn", "float16"),
+        ("int8", "float16"),
+        ("complex32", "float16"),
+        ("float32", "float32"),
+        ("int32", "float32"),
+        ("complex64", "float32"),
+        ("bool", "float32"),
+        ("", "float32"),
+        ("float64", "float64"),
+        ("int64", "float64"),
+        ("complex128", "float64"),
+    ],
+)
+def test_dtypes_compute_at_the_rate_of_their_class(dtype, rate):
+    assert dtype_class(dtype) == rate
+
+
+def test_a_device_without_a_rate_for_a_dtype_is_named_with_the_vertex():
+    message = "device `slow` has no flops_per_s for float64, which vertex `v` needs"
+    with pytest.raises(TopologyError, match=message):
+        costs(vertex(flops=1, dtype="float64"))
+
+
+def test_transfer_takes_the_latency_and_the_bytes_over_the_bandwidth():
+    graph = vertex()
+    assert [costs(graph).transfer_s(graph, 0, link) for link in (0, 1)] == [1 + 4, 3 + 2]
+
+
+def test_explicit_seconds_are_taken_as_they_are():
+    graph = vertex(flops=100, exec_s=7, transfer_s=9)
+    priced = costs(graph)
+    assert priced.exec_s.tolist() == [[7, 7]]
+    assert [priced.transfer_s(graph, 0, link) for link in (0, 1)] == [9, 9]
+
+
+def test_explicit_exec_s_leaves_transfers_to_the_links():
+    graph = vertex(exec_s=[1, 2])
+    priced = costs(graph)
+    assert priced.exec_s.tolist() == [[1, 2]]
+    assert priced.transfer_s(graph, 0, 0) == 5
+
+
+def test_explicit_seconds_of_an_input_do_not_count():
+    assert costs(vertex(kind="input", exec_s=7)).exec_s.tolist() == [[0, 0]]
+
+
+def test_exec_s_for_another_number_of_devices_is_refused():
+    with pytest.raises(TopologyError, match="gives exec_s for 3 devices, topology `machine` has 2"):
+        costs(vertex(exec_s=[1, 2, 3]))
+
+
+def test_the_reference_topology_needs_explicit_seconds():
+    reference = preset("reference:2")
+    with pytest.raises(TopologyError, match="`reference:2` has no speeds, and graph `one` no exec"):
+        costs(vertex(flops=1), reference)
+    with pytest.raises(TopologyError, match="no bandwidths, and graph `one` no transfer_s"):
+        costs(vertex(exec_s=1), reference)
+    assert costs(vertex(exec_s=1, transfer_s=2), reference).exec_s.tolist() == [[1, 1]]
+
+
+def test_the_reference_topology_moves_nothing_for_nothing():
+    b = GraphBuilder()
+    b.op("v", "matmul", reads=[], output_bytes=0, exec_s=1)
+    graph = b.build()
+    assert costs(graph, preset("reference:2")).transfer_s(graph, 0, 0) == 0
+
+
+SLOW_LINKS = {"links": (Link("up", 1e-308), Link("down", 5e-324))}
+SLOW_DEVICES = {"devices": [Device(name, {"float32": 5e-324}, 1e-308) for name in "ab"]}
+
+
+@pytest.mark.parametrize(
+    ("columns", "fields"),
+    [
+        ({"flops": 1e308}, SLOW_DEVICES),
+        ({"touched_bytes": 1e308}, SLOW_DEVICES),
+        ({"exec_s": [1e308, 1e308]}, {}),
+        ({"exec_s": 1}, SLOW_LINKS),
+        ({"exec_s": 1, "transfer_s": 1.5e308}, {}),
+    ],
+    ids=["flops", "bytes", "exec_s", "bandwidth", "transfer_s"],
+)
+def test_costs_beyond_what_a_number_can_hold_are_refused(columns, fields):
+    with pytest.raises(TopologyError, match="costs of graph `one` add up to more than a number"):
+        costs(vertex(**columns), machine(**fields))
+
+
+def test_mean_costs_are_over_devices_and_over_ordered_pairs():
+    graph = vertex(flops=100)
+    assert costs(graph).mean_exec_s().tolist() == [(10.5 + 5.25) / 2]
+    assert costs(graph).mean_transfer_s(graph, machine()).tolist() == [(5 + 5) / 2]
+
+    devices = tuple(Device(name) for name in "abc")
+    topology = machine(devices=devices, route=[[-1, 0, 0], [0, -1, 0], [0, 1, -1]])
+    graph = vertex(exec_s=[1, 2, 6])
+    assert costs(graph, topology).mean_exec_s().tolist() == [3]
+    graph = build_graph(**graph.columns() | {"tensor_bytes": [16]})
+    mean = costs(graph, topology).mean_transfer_s(graph, topology)
+    assert mean == pytest.approx([(5 * (1 + 8) + (3 + 4)) / 6])
+
+
+def test_one_device_has_no_transfers_to_average():
+    topology = machine(devices=(Device("a"),), links=(), route=[[-1]])
+    graph = vertex(exec_s=1)
+    assert costs(graph, topology).mean_transfer_s(graph, topology).tolist() == [0]
+
+
+def test_levels_are_by_mean_costs():
+    b = GraphBuilder()
+    a = b.op("a", "matmul", reads=[], output_bytes=8, exec_s=[1, 3])
+    b.op("b", "matmul", reads=[a], output_bytes=8, exec_s=[5, 5])
+    graph, topology = b.build(), machine()
+    priced = costs(graph, topology)
+    assert priced.bottom_levels(graph, topology).length_s.tolist() == [2 + 5 + 5, 5]
+    assert priced.top_levels(graph, topology).length_s.tolist() == [0, 2 + 5]
+
+
+@given(st.data())
+def test_costs_are_finite_and_inputs_free(data):
+    topology = data.draw(strategies.topologies())
+    graph = data.draw(strategies.graphs(num_devices=topology.num_devices))
+    priced = costs(graph, topology)
+    assert priced.exec_s.shape == (graph.num_vertices, topology.num_devices)
+    assert np.isfinite(priced.exec_s).all()
+    assert not priced.exec_s[graph.is_input].any()
+    assert not any(array.flags.writeable for array in (priced.exec_s, priced.fixed_s))

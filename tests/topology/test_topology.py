@@ -1,0 +1,394 @@
+import json
+from math import inf, nan
+
+import numpy as np
+import pytest
+import strategies
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from doppler.errors import DopplerError, FormatError, TopologyError, UnknownNameError
+from doppler.topology import (
+    PRESETS,
+    Device,
+    Host,
+    Link,
+    Topology,
+    load_topology,
+    preset,
+    read_topology,
+    topology_to_json,
+    write_topology,
+)
+
+PAIR = """
+format = "doppler-topology"
+version = 1
+name = "pair"
+description = "two unequal devices"
+host = { dispatch_s = 1e-6, completion_s = 2e-6 }
+
+[[devices]]
+name = "big"
+flops_per_s = { float32 = 2e12, float16 = 4e12 }
+memory_bytes_per_s = 1e11
+memory_bytes = 16e9
+slots = 2
+launch_s = 5e-6
+group = "left"
+
+[[devices]]
+name = "small"
+flops_per_s = 1e12
+memory_bytes_per_s = 1e10
+
+[[links]]
+name = "bus"
+bandwidth_bytes_per_s = 1e9
+latency_s = 1e-5
+lanes = 0
+pairs = [["big", "small"]]
+"""
+
+
+SPEEDS = {"flops_per_s": 1e12, "memory_bytes_per_s": 1e10}
+PLAIN = {
+    "format": "doppler-topology",
+    "version": 1,
+    "name": "pair",
+    "host": {"dispatch_s": 1e-6},
+    "devices": [{"name": "a", **SPEEDS}, {"name": "b", **SPEEDS}],
+    "links": [{"name": "bus", "bandwidth_bytes_per_s": 1e9, "pairs": [["a", "b"]]}],
+}
+
+
+@pytest.fixture
+def file(tmp_path):
+    def write(text):
+        path = tmp_path / "machine"
+        path.write_text(text if isinstance(text, str) else json.dumps(text), "utf-8")
+        return path
+
+    return write
+
+
+def bandwidth(topology, source, target):
+    return topology.links[topology.route[source, target]].bandwidth_bytes_per_s
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_load_by_name_and_survive_their_file(name, tmp_path):
+    topology = load_topology(name)
+    assert topology == Topology.preset(name)
+    assert topology.name == name
+    assert topology.description
+    write_topology(topology, tmp_path / "machine.json")
+    assert Topology.read(tmp_path / "machine.json") == topology
+    assert load_topology(str(tmp_path / "machine.json")) == topology
+
+
+def test_p100x4_has_a_link_of_its_own_for_every_ordered_pair():
+    topology = preset("p100x4")
+    assert [d.name for d in topology.devices] == ["gpu0", "gpu1", "gpu2", "gpu3"]
+    assert {d.memory_bytes for d in topology.devices} == {16e9}
+    assert topology.num_links == 12
+    assert {link.bandwidth_bytes_per_s for link in topology.links} == {20e9}
+    assert topology.links[topology.route[1, 3]].name == "nvlink gpu1→gpu3"
+    assert sorted(topology.route[topology.route >= 0].tolist()) == list(range(12))
+    assert topology.host == Host(dispatch_s=30e-6, completion_s=1e-3)
+
+
+def test_p100x4_8gb_differs_in_its_memory():
+    assert {d.memory_bytes for d in preset("p100x4-8gb").devices} == {8e9}
+
+
+@pytest.mark.parametrize(("a", "b", "speed"), [(0, 2, 40e9), (0, 1, 20e9), (0, 5, 5e9)])
+def test_v100x8_has_three_speeds_in_both_directions(a, b, speed):
+    topology = preset("v100x8")
+    assert bandwidth(topology, a, b) == bandwidth(topology, b, a) == speed
+    assert topology.route[a, b] != topology.route[b, a]
+
+
+def test_v100x8_has_two_groups():
+    assert [d.group for d in preset("v100x8").devices] == ["left"] * 4 + ["right"] * 4
+
+
+def test_a100x2_t4x2_has_unequal_devices_and_a_shared_bus():
+    topology = preset("a100x2-t4x2")
+    assert [d.name for d in topology.devices] == ["a100-0", "a100-1", "t4-0", "t4-1"]
+    assert topology.devices[0].flops_per_s["float32"] > topology.devices[2].flops_per_s["float32"]
+    assert [link.name for link in topology.links] == [
+        "nvlink a100-0→a100-1",
+        "nvlink a100-1→a100-0",
+        "pcie",
+    ]
+    assert np.count_nonzero(topology.route == 2) == 10
+    assert topology.links[2].lanes == 2
+
+
+def test_cpu2_shares_one_memory():
+    topology = preset("cpu2")
+    assert topology.route.tolist() == [[-1, 0], [0, -1]]
+
+
+def test_reference_has_equal_devices_that_never_wait_for_a_link():
+    topology = load_topology("reference:3")
+    assert topology.devices == (Device("device0"), Device("device1"), Device("device2"))
+    assert topology.links == (Link("any", bandwidth_bytes_per_s=inf, latency_s=0, lanes=0),)
+    assert topology.route.tolist() == [[-1, 0, 0], [0, -1, 0], [0, 0, -1]]
+    assert topology.host == Host(dispatch_s=0, completion_s=0)
+    assert {(d.slots, d.memory_bytes) for d in topology.devices} == {(1, inf)}
+
+
+def test_reference_of_one_device_has_no_link():
+    assert preset("reference:1").links == ()
+
+
+@pytest.mark.parametrize("count", ["0", "x", "", "-1", "1.5", "1025", "9" * 5000, "٣", " 4"])
+def test_reference_of_no_sensible_number_is_refused(count):
+    with pytest.raises(TopologyError, match="is not a number of devices") as caught:
+        load_topology(f"reference:{count}")
+    assert "write reference:4" in caught.value.hint
+
+
+def test_reference_cannot_be_written_as_it_has_no_speeds(tmp_path):
+    with pytest.raises(TopologyError, match="topology `reference:2` has unlimited speeds"):
+        write_topology(preset("reference:2"), tmp_path / "machine.json")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_preset_gets_a_suggestion():
+    with pytest.raises(UnknownNameError, match="no topology named `p100x`") as caught:
+        load_topology("p100x")
+    assert caught.value.hint.startswith("did you mean `p100x4`?")
+    assert "reference:N" in caught.value.hint
+
+
+def test_a_missing_file_is_named():
+    with pytest.raises(FormatError, match=r"no file `nowhere\.toml`"):
+        load_topology("nowhere.toml")
+
+
+def test_toml_reads_in_full(file):
+    topology = read_topology(file(PAIR))
+    assert topology == Topology(
+        name="pair",
+        devices=(
+            Device(
+                name="big",
+                flops_per_s={"float16": 4e12, "float32": 2e12},
+                memory_bytes_per_s=1e11,
+                memory_bytes=16e9,
+                slots=2,
+                launch_s=5e-6,
+                group="left",
+            ),
+            Device("small", dict.fromkeys(("float16", "float32", "float64"), 1e12), 1e10),
+        ),
+        links=(Link("bus big→small", 1e9, 1e-5, 0), Link("bus small→big", 1e9, 1e-5, 0)),
+        route=np.array([[-1, 0], [1, -1]]),
+        host=Host(1e-6, 2e-6),
+        description="two unequal devices",
+    )
+
+
+def test_json_reads_and_left_out_fields_get_defaults(file):
+    topology = read_topology(file(PLAIN))
+    assert topology.host == Host(1e-6, 0)
+    assert topology.devices[0].memory_bytes == inf
+    assert (topology.devices[0].slots, topology.devices[0].launch_s) == (1, 0)
+    assert (topology.links[0].latency_s, topology.links[0].lanes) == (0, 1)
+
+
+def test_count_and_first_number_the_devices(file):
+    row = {"name": "g", **SPEEDS}
+    devices = [row | {"count": 2}, row | {"count": 1, "first": 7}]
+    changes = {"devices": devices, "links.0.pairs": "others"}
+    topology = read_topology(file(strategies.changed(PLAIN, changes)))
+    assert [d.name for d in topology.devices] == ["g0", "g1", "g7"]
+
+
+def test_others_are_the_pairs_no_other_entry_names(file):
+    row = {"bandwidth_bytes_per_s": 1, "shared": True}
+    links = [{"name": "rest", "pairs": "others", **row}]
+    links += [{"name": "up", "pairs": [["a", "b"]], "one_way": True, **row}]
+    topology = read_topology(file(PLAIN | {"links": links}))
+    assert [link.name for link in topology.links] == ["up", "rest"]
+    assert topology.route.tolist() == [[-1, 0], [1, -1]]
+
+
+memories = st.just(inf) | strategies.rates
+
+
+@given(topology=strategies.topologies(memory_bytes=memories))
+def test_a_topology_survives_a_round_trip(tmp_path_factory, topology):
+    path = tmp_path_factory.getbasetemp() / "round-trip.json"
+    write_topology(topology, path)
+    assert read_topology(path) == topology
+
+
+def test_a_large_topology_with_one_bus_survives_a_round_trip(tmp_path):
+    route = np.zeros((256, 256), np.int64)
+    np.fill_diagonal(route, -1)
+    devices = tuple(Device(f"d{i}", {"float32": 1.0}, 1.0) for i in range(256))
+    topology = Topology("large", devices, (Link("bus", 1.0),), route)
+    write_topology(topology, tmp_path / "large.json")
+    assert read_topology(tmp_path / "large.json") == topology
+
+
+BAD_FIELDS = [
+    ({"name": 1}, "topology.name must be text, not 1"),
+    ({"name": ...}, "key `name` is missing"),
+    ({"description": None}, "topology.description must be text"),
+    ({"colour": "red"}, "unknown key `colour`"),
+    ({"version": 2}, "`version` is 2"),
+    ({"format": "doppler-graph"}, "`format` is 'doppler-graph'"),
+    ({"host": []}, "host must be an object, not list"),
+    ({"host.dispatch_s": -1}, "host.dispatch_s must be a finite number ≥ 0, not -1"),
+    ({"host.completion_s": nan}, "host.completion_s must be a finite number ≥ 0, not nan"),
+    ({"host.speed": 1}, "host: unknown key `speed`"),
+    ({"devices": ...}, "key `devices` is missing"),
+    ({"devices": [], "links": []}, "topology `pair` has no devices"),
+    ({"devices": {}}, "`devices` must be a list of tables"),
+    ({"devices.0": 5}, r"devices\[0\] must be an object, not int"),
+    ({"devices.1.name": "a", "links.0.pairs": "others"}, "two devices are named `a`"),
+    ({"devices.1.name": None}, r"devices\[1\].name must be text, not None"),
+    ({"devices.1.memory_bytes_per_s": ...}, r"devices\[1\]: key `memory_bytes_per_s` is missing"),
+    ({"devices.1.memory_bytes_per_s": 0}, r"devices\[1\].memory_bytes_per_s must be .* > 0, not 0"),
+    ({"devices.1.memory_bytes": -1}, r"devices\[1\].memory_bytes must be .* > 0, not -1"),
+    ({"devices.1.memory_bytes": 10**400}, r"devices\[1\].memory_bytes must be a finite number > 0"),
+    ({"devices.1.memory_bytes": inf}, r"devices\[1\].memory_bytes must be a finite number"),
+    ({"devices.1.slots": -1}, r"devices\[1\].slots must be a whole number ≥ 1, not -1"),
+    ({"devices.1.slots": 0}, r"devices\[1\].slots must be a whole number ≥ 1, not 0"),
+    ({"devices.1.slots": 1.0}, r"devices\[1\].slots must be a whole number ≥ 1, not 1.0"),
+    ({"devices.1.slots": True}, r"devices\[1\].slots must be a whole number ≥ 1, not True"),
+    ({"devices.1.slots": 2**40}, r"devices\[1\].slots must be a whole number"),
+    ({"devices.1.launch_s": "1"}, r"devices\[1\].launch_s must be a finite number ≥ 0, not '1'"),
+    ({"devices.1.launch_s": True}, r"devices\[1\].launch_s must be a finite number ≥ 0, not True"),
+    ({"devices.1.group": 1}, r"devices\[1\].group must be text"),
+    ({"devices.1.count": 0}, r"devices\[1\].count must be a whole number ≥ 1"),
+    ({"devices.1.count": 2000}, "1026 devices; at most 1024 are supported"),
+    ({"devices.1.count": 1, "devices.1.first": -1}, r"devices\[1\].first must be a whole number"),
+    ({"devices.1.flops_per_s": "fast"}, r"devices\[1\].flops_per_s must be a finite number > 0"),
+    ({"devices.1.flops_per_s": {}}, r"devices\[1\].flops_per_s is empty"),
+    ({"devices.1.flops_per_s": {"int8": 1}}, r"devices\[1\].flops_per_s: unknown key `int8`"),
+    ({"devices.1.flops_per_s": {"float16": 0}}, r"devices\[1\].flops_per_s.float16 must be"),
+    ({"links": ...}, "no link from `a` to `b`"),
+    ({"links": "bus"}, "`links` must be a list of tables"),
+    ({"links.0": []}, r"links\[0\] must be an object, not list"),
+    ({"links.0.name": 3}, r"links\[0\].name must be text"),
+    ({"links.0.bandwidth_bytes_per_s": 0}, r"links\[0\].bandwidth_bytes_per_s must be .* > 0"),
+    ({"links.0.bandwidth_bytes_per_s": nan}, r"links\[0\].bandwidth_bytes_per_s must .*, not nan"),
+    ({"links.0.latency_s": -1e-6}, r"links\[0\].latency_s must be a finite number ≥ 0"),
+    ({"links.0.lanes": -1}, r"links\[0\].lanes must be a whole number ≥ 0, not -1"),
+    ({"links.0.shared": 1}, r"links\[0\].shared must be true or false, not 1"),
+    ({"links.0.one_way": "no"}, r"links\[0\].one_way must be true or false"),
+    ({"links.0.one_way": True}, "no link from `b` to `a`"),
+    ({"links.0.pairs": ...}, r"links\[0\]: key `pairs` is missing"),
+    ({"links.0.pairs": "all"}, r'links\[0\].pairs must be a list of pairs or "others"'),
+    ({"links.0.pairs": []}, "no link from `a` to `b`"),
+    ({"links.0.pairs.0": "ab"}, r"links\[0\].pairs\[0\] must be two device names, not 'ab'"),
+    ({"links.0.pairs.0": ["a", 1]}, r"links\[0\].pairs\[0\] must be two device names"),
+    ({"links.0.pairs.0": ["a", "c"]}, r"links\[0\].pairs\[0\]: no device named `c`"),
+    ({"links.0.pairs.0": ["a", "a"]}, r"links\[0\].pairs\[0\] links `a` to itself"),
+    ({"links.0.pairs": [["a", "b"]] * 2}, r"links\[0\].pairs: `a` → `b` has a link already"),
+    ({"links.0.pairs": [["a", "b"], ["b", "a"]]}, r"links\[0\].pairs: `b` → `a` has a link"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), BAD_FIELDS)
+def test_a_bad_field_is_named(file, changes, message):
+    path = file(strategies.changed(PLAIN, changes))
+    with pytest.raises((TopologyError, FormatError), match=f"`{path}`: .*{message}"):
+        read_topology(path)
+
+
+def test_a_pair_in_two_links_is_refused(file):
+    (link,) = PLAIN["links"]
+    with pytest.raises(TopologyError, match=r"links\[1\].pairs: `a` → `b` has a link already"):
+        read_topology(file(PLAIN | {"links": [link, link]}))
+
+
+@pytest.mark.parametrize("pairs", ["others", []])
+def test_a_link_that_serves_no_pair_is_checked_too(file, pairs):
+    links = [*PLAIN["links"], {"name": "spare", "bandwidth_bytes_per_s": -1, "pairs": pairs}]
+    with pytest.raises(TopologyError, match=r"links\[1\].bandwidth_bytes_per_s must be"):
+        read_topology(file(PLAIN | {"links": links}))
+
+
+BAD_TEXTS = {
+    "unclosed string": ('name = "pair', "is not valid TOML"),
+    "truncated JSON": ('{"format": "doppler-topology", ', "is not valid JSON"),
+    "5000 digits": ("version = " + "1" * 5000, "is not valid TOML: Exceeds the limit"),
+    "deeply nested": ("a = " + "[" * 100_000, "is not valid TOML"),
+    "empty": ("", "is empty"),
+    "a date": ("format = 2020-01-01", "`format` is datetime.date"),
+}
+
+
+@pytest.mark.parametrize(("text", "message"), BAD_TEXTS.values(), ids=BAD_TEXTS)
+def test_a_file_that_is_no_topology_is_named_with_the_reason(file, text, message):
+    path = file(text)
+    with pytest.raises(FormatError, match=f"`{path}`:? {message}"):
+        read_topology(path)
+
+
+def test_nan_in_toml_is_refused(file):
+    with pytest.raises(TopologyError, match=r"links\[0\].latency_s must be a finite number ≥ 0"):
+        read_topology(file(PAIR.replace("latency_s = 1e-5", "latency_s = nan")))
+
+
+DEVICES = (Device("a"), Device("b"))
+BAD_ROUTES = [
+    (DEVICES, [[-1, 0]], r"route has shape \(1, 2\), expected \(2, 2\)"),
+    (DEVICES, [[-1, 0], [-1, -1]], "no link from `b` to `a`"),
+    (DEVICES, [[-1, 0], [1, -1]], "no link from `b` to `a`"),
+    (DEVICES, [[0, 0], [0, -1]], "`a` has a link to itself"),
+    ((), np.zeros((0, 0)), "topology `made` has no devices"),
+    ((Device("a"), Device("a")), [[-1, 0], [0, -1]], "two devices are named `a`"),
+]
+
+
+@pytest.mark.parametrize(("devices", "route", "message"), BAD_ROUTES)
+def test_a_topology_made_in_code_is_checked(devices, route, message):
+    with pytest.raises(TopologyError, match=message):
+        Topology("made", devices, (Link("bus"),), route)
+
+
+def test_topologies_differ_where_a_field_does():
+    pair = Topology("pair", DEVICES, (Link("bus"),), [[-1, 0], [0, -1]])
+    others = [
+        Topology("pair", (Device("a"), Device("b", slots=2)), pair.links, pair.route),
+        Topology("pair", (Device("a"), Device("b", {"float32": 1.0})), pair.links, pair.route),
+        Topology("pair", DEVICES, (Link("bus", lanes=2),), pair.route),
+        Topology("pair", DEVICES, (Link("bus"), Link("bus")), [[-1, 0], [1, -1]]),
+        Topology("pair", DEVICES, pair.links, pair.route, Host(1.0)),
+    ]
+    assert pair == Topology("pair", DEVICES, (Link("bus"),), pair.route)
+    assert [other for other in others if other == pair] == []
+    assert not pair.route.flags.writeable
+
+
+@settings(max_examples=1000)
+@given(data=st.data())
+def test_a_broken_file_raises_nothing_but_our_errors(tmp_path_factory, data):
+    path = tmp_path_factory.getbasetemp() / "broken-topology.json"
+    whole = data.draw(st.sampled_from([json.dumps(PLAIN), topology_to_json(preset("cpu2"))]))
+    path.write_text(data.draw(strategies.broken_files(whole)), "utf-8")
+    try:
+        topology = read_topology(path)
+    except DopplerError:
+        return
+    write_topology(topology, path)
+    assert read_topology(path) == topology
+
+
+@settings(max_examples=300)
+@given(data=st.data())
+def test_a_broken_toml_file_raises_nothing_but_our_errors(tmp_path_factory, data):
+    path = tmp_path_factory.getbasetemp() / "broken-topology.toml"
+    path.write_text(data.draw(strategies.edited(PAIR)), "utf-8")
+    try:
+        read_topology(path)
+    except DopplerError:
+        return
