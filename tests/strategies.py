@@ -20,26 +20,31 @@ rates = st.sampled_from([1.0, 2.0, 1e8]) | st.floats(0.5, 1e12)
 unlimited = st.just(math.inf)
 
 
+def _mostly_large(largest: int) -> st.SearchStrategy[int]:
+    return st.integers(1, largest) | st.integers((largest + 1) // 2, largest)
+
+
 @st.composite
 def graphs(draw: st.DrawFn, *, max_vertices: int = 8, num_devices: int | None = None) -> Graph:
     """A graph whose ids are in no particular order, with inputs and several tensors per vertex.
 
     With or without explicit costs; `exec_s` may be per device where `num_devices` is given.
     """
-    size = draw(st.integers(1, max_vertices))
+    size = draw(_mostly_large(max_vertices))
     order = draw(st.permutations(range(size)))
 
     def column(entries: st.SearchStrategy[Any], length: int) -> list[Any]:
         return draw(st.lists(entries, min_size=length, max_size=length))
 
-    kinds = column(st.sampled_from(["input", "matmul", "select"]), size)
+    kinds = column(st.sampled_from(["matmul", "select", "matmul", "input"]), size)
     producers: list[int] = []
     edges: list[tuple[int, int]] = []
     for vertex in order:
         if producers and kinds[vertex] != "input":
-            reads = draw(st.sets(st.integers(0, len(producers) - 1), max_size=4))
-            edges += [(tensor, vertex) for tensor in sorted(reads)]
-        producers += [vertex] * draw(st.integers(0, 2))
+            fewest = draw(st.sampled_from([1, 1, 0]))
+            tensors = st.sets(st.integers(0, len(producers) - 1), min_size=fewest, max_size=4)
+            edges += [(tensor, vertex) for tensor in sorted(draw(tensors))]
+        producers += [vertex] * draw(st.sampled_from([1, 2, 1, 0]))
 
     per_vertex = [seconds]
     if num_devices is not None:
@@ -67,7 +72,7 @@ def topologies(
     memory_bytes: st.SearchStrategy[float] = unlimited,
 ) -> Topology:
     """A machine of unequal devices with a few links, shared by random pairs of them."""
-    size = draw(st.integers(1, max_devices))
+    size = draw(_mostly_large(max_devices))
     devices = [
         Device(
             name=f"d{i}",

@@ -300,6 +300,9 @@ def read_trace(path: str | Path) -> Trace:
     check_keys(document, required=required, source=source)
     check_keys(document["vertices"], required=("name", "kind"), source=f"{source}: vertices")
     check_keys(document["tasks"], required=_INTEGERS + _REALS, source=f"{source}: tasks")
+    for key in texts:
+        if not isinstance(document[key], str):
+            raise FormatError(f"{source}: `{key}` must be text, not {document[key]!r}")
     rows = document["tasks"]
     columns: dict[str, Any] = {c: integers(rows[c]) for c in _INTEGERS}
     columns |= {c: reals(rows[c]) for c in _REALS}
@@ -308,11 +311,8 @@ def read_trace(path: str | Path) -> Trace:
     local_bytes = reals([document["local_bytes"]])
     if local_bytes is None or not 0 <= local_bytes[0] < inf:
         raise FormatError(f"{source}: `local_bytes` is {document['local_bytes']!r}")
-    graph, topology, placer = _texts([document[key] for key in texts], source)
     trace = Trace(
-        graph=graph,
-        topology=topology,
-        placer=placer,
+        **{key: document[key] for key in texts},
         local_bytes=float(local_bytes[0]),
         devices=_records(document["devices"], TraceDevice, f"{source}: devices"),
         links=_records(document["links"], TraceLink, f"{source}: links"),
@@ -326,7 +326,7 @@ def read_trace(path: str | Path) -> Trace:
 
 def _texts(values: Any, source: str) -> tuple[str, ...]:
     if not isinstance(values, list) or not all(isinstance(v, str) for v in values):
-        raise FormatError(f"{source}: something is not text that should be")
+        raise FormatError(f"{source} must be a list of texts")
     return tuple(values)
 
 

@@ -1,0 +1,38 @@
+"""Running `dop` in this process."""
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+
+from doppler.cli.main import main
+
+
+class Result(NamedTuple):
+    """What a command did."""
+
+    code: int
+    out: str
+    err: str
+
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Dop = Callable[..., Result]
+
+
+def runner(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Dop:
+    """A function that runs `dop` with the arguments it is given."""
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def run(*arguments: str) -> Result:
+        monkeypatch.setattr(sys, "argv", ["dop", *arguments])
+        with pytest.raises(SystemExit) as exit_info:
+            main()
+        captured = capsys.readouterr()
+        return Result(int(exit_info.value.code or 0), captured.out, captured.err)
+
+    return run
