@@ -1,0 +1,69 @@
+"""Every command and every piece of Python in the documentation runs."""
+
+import doctest
+import importlib
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from command_line import runner
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+LONG = ("make ", "git ", "pip ")  # set-up and suites, which cannot run inside a test
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In order, in one folder, as a reader would type them; files shown in the page are there."""
+    monkeypatch.chdir(tmp_path)
+    for name, content in re.findall(
+        r"^`([\w.-]+)`:\n\n```\w*\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL
+    ):
+        (tmp_path / name).write_text(content)
+    dop = runner(capsys, monkeypatch)
+    for block in blocks(page, "console"):
+        for line in re.findall(r"^\$ (.*)$", block, re.MULTILINE):
+            if line.startswith(LONG):
+                continue
+            command = shlex.split(line, comments=True)
+            assert command[0] == "dop", line
+            result = dop(*command[1:])
+            assert result.code == 0, f"{line}\n{result.err}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for block in blocks(page, "python"):
+        exec(compile(block, str(page), "exec"), {})
+
+
+def test_the_readme_shows_what_the_demo_prints(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """But for how long planning took."""
+    shown = next(block for block in blocks(ROOT / "README.md", "console") if "$ dop demo" in block)
+    dop = runner(capsys, monkeypatch)
+    monkeypatch.setenv("COLUMNS", "80")
+    printed = dop("demo").out
+
+    def essence(text: str) -> list[str]:
+        lines = [re.sub(r"[\d.]+ (µs|ms|s)\s*$", "", line).rstrip() for line in text.splitlines()]
+        return [re.sub(r"─+", "─", line).strip() for line in lines if line.strip()]
+
+    assert essence(shown.split("\n", 1)[1]) == essence(printed)
+
+
+@pytest.mark.parametrize("module", ["doppler", "doppler.graph.builder"])
+def test_docstring_examples(module: str) -> None:
+    result = doctest.testmod(importlib.import_module(module))
+    assert result.attempted > 0
+    assert result.failed == 0

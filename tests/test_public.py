@@ -1,0 +1,43 @@
+"""The public face: its names are frozen, and importing it is light."""
+
+import subprocess
+import sys
+
+import doppler
+
+NAMES = """
+Assignment CostModel Costs Device DopplerError Executor Graph GraphBuilder Host Kernel Link
+LowerBounds Noise OpKind Placer ReferenceSimulator SimConfig Simulator Topology Trace errors
+from_networkx load_graph load_topology lower_bounds make_placer place programs read_assignment
+read_graph read_trace simulate to_networkx write_assignment write_graph write_topology write_trace
+"""
+
+
+def test_names_are_frozen_and_all_there() -> None:
+    assert sorted(doppler.__all__) == sorted(NAMES.split())
+    for name in doppler.__all__:
+        assert getattr(doppler, name) is not None
+        assert name in dir(doppler)
+
+
+def test_unknown_names_are_refused() -> None:
+    assert not hasattr(doppler, "Grph")
+
+
+def test_importing_is_light() -> None:
+    """Neither numba nor torch nor the command line's libraries, with every name but kernels used."""
+    code = (
+        "import sys, doppler as dp; dp.Simulator; dp.place; dp.load_graph; dp.programs;"
+        "print([m for m in ('numba', 'torch', 'typer', 'rich', 'scipy', 'networkx') if m in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"
+
+
+def test_every_error_is_a_doppler_error_and_a_builtin_one() -> None:
+    kinds = [e for e in vars(doppler.errors).values() if isinstance(e, type) and issubclass(e, Exception)]
+    own = [e for e in kinds if e.__module__ == "doppler.errors" and e is not doppler.DopplerError]
+    assert len(own) == 8
+    for kind in own:
+        assert issubclass(kind, doppler.DopplerError)
+        assert issubclass(kind, (ValueError, LookupError, ImportError, RuntimeError))
