@@ -15,7 +15,9 @@ LONG = ("make ", "git ", "pip ")  # set-up and suites, which cannot run inside a
 
 
 def blocks(page: Path, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    return re.findall(
+        rf"^```{language}\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL
+    )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -24,9 +26,8 @@ def test_commands(
 ) -> None:
     """In order, in one folder, as a reader would type them; files shown in the page are there."""
     monkeypatch.chdir(tmp_path)
-    for name, content in re.findall(
-        r"^`([\w.-]+)`:\n\n```\w*\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL
-    ):
+    shown_files = r"(?ms)^`([\w.-]+)`:\n\n```\w*\n(.*?)^```"
+    for name, content in re.findall(shown_files, page.read_text("utf-8")):
         (tmp_path / name).write_text(content)
     dop = runner(capsys, monkeypatch)
     for block in blocks(page, "console"):

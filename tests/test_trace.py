@@ -147,6 +147,16 @@ def test_the_critical_chain_goes_back_over_a_busy_device():
     assert trace.overlap() == 1
 
 
+def test_of_inputs_that_arrive_together_the_lowest_task_counts():
+    b = GraphBuilder()
+    tensors = [
+        b.op(name, "matmul", reads=[], output_bytes=0, exec_s=1, transfer_s=0) for name in "ab"
+    ]
+    b.op("c", "matmul", reads=tensors, output_bytes=0, exec_s=1, transfer_s=0)
+    trace = run(b, [0, 1, 0], preset("reference:2"))
+    assert chain(trace) == [("a", None, "start", 0), ("c", None, "input", 0)]
+
+
 def test_the_critical_chain_shows_what_the_host_costs():
     b = GraphBuilder()
     a = b.op("a", "matmul", reads=[], output_bytes=0, exec_s=2)

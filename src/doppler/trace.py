@@ -1,5 +1,6 @@
 """Trace: every begin and end of every exec and transfer, and what follows from them."""
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -143,30 +144,35 @@ class Trace:
         """
         if not len(self.end_s):
             return []
+        neighbours = self._rows_by_resource()
         steps: list[ChainStep] = []
         row = int(np.argmax(self.end_s))
         while row >= 0:
-            before, reason = self._held_back_by(row)
+            before, reason = self._held_back_by(row, neighbours)
             wait = self.begin_s[row] - (self.end_s[before] if before >= 0 else 0.0)
             steps.append(ChainStep(row, reason, float(wait)))
             row = before
         return steps[::-1]
 
-    def _held_back_by(self, row: int) -> tuple[int, str]:
-        moves = self.is_transfer
-        if moves[row]:
-            same, reason = moves & (self.link == self.link[row]), "link"
-            limited = self.links[self.link[row]].lanes > 0
-        else:
-            same, reason = ~moves & (self.device == self.device[row]), "device"
-            limited = True
-        # Rows are by begin, so only earlier rows can have held this one back; `after` is
-        # earlier too, so the chain has an end.
-        same[row:] = False
-        late = np.flatnonzero(same & (self.end_s > self.ready_s[row]))
-        late = late[self.end_s[late] <= self.begin_s[row]]
-        if limited and len(late):
-            return int(late[np.argmax(self.end_s[late])]), reason
+    def _rows_by_resource(self) -> list[IntArray]:
+        """The rows on each device, then on each link, by end."""
+        resource = np.where(self.is_transfer, len(self.devices) + self.link, self.device)
+        order = np.lexsort((self.end_s, resource))
+        size = len(self.devices) + len(self.links)
+        return np.split(order, np.searchsorted(resource[order], np.arange(1, size)))
+
+    def _held_back_by(self, row: int, neighbours: list[IntArray]) -> tuple[int, str]:
+        is_transfer = bool(self.is_transfer[row])
+        if not is_transfer or self.links[self.link[row]].lanes:
+            place = len(self.devices) + self.link[row] if is_transfer else self.device[row]
+            rows = neighbours[place]
+            last = bisect_right(rows, self.begin_s[row], key=self.end_s.__getitem__) - 1
+            # Rows are by begin, so only earlier rows can have held this one back; `after` is
+            # earlier too, so the chain has an end.
+            while last >= 0 and rows[last] >= row:
+                last -= 1
+            if last >= 0 and self.end_s[rows[last]] > self.ready_s[row]:
+                return int(rows[last]), "link" if is_transfer else "device"
         after = int(self.after[row])
         return (after, "input") if after >= 0 else (-1, "start")
 
@@ -308,6 +314,7 @@ def read_trace(path: str | Path) -> Trace:
     columns |= {c: reals(rows[c]) for c in _REALS}
     if bad := next((c for c, column in columns.items() if column is None), None):
         raise FormatError(f"{source}: tasks.{bad} must be a list of numbers")
+    columns = {c: frozen(column) for c, column in columns.items()}
     local_bytes = reals([document["local_bytes"]])
     if local_bytes is None or not 0 <= local_bytes[0] < inf:
         raise FormatError(f"{source}: `local_bytes` is {document['local_bytes']!r}")
@@ -318,7 +325,7 @@ def read_trace(path: str | Path) -> Trace:
         links=_records(document["links"], TraceLink, f"{source}: links"),
         vertex_names=_texts(document["vertices"]["name"], f"{source}: vertices.name"),
         vertex_kinds=_texts(document["vertices"]["kind"], f"{source}: vertices.kind"),
-        **{c: frozen(column) for c, column in columns.items()},
+        **columns,
     )
     _check_rows(trace, source)
     return trace

@@ -68,7 +68,9 @@ def test_place_for_people(dop: Dop, files: Path) -> None:
 
 
 def test_simulate_gives_the_makespan_first_and_the_trace(dop: Dop, files: Path) -> None:
-    result = dop("simulate", "graph.json", "assignment.json", "-t", "p100x4", "-o", "t.json", "--json")
+    result = dop(
+        "simulate", "graph.json", "assignment.json", "-t", "p100x4", "-o", "t.json", "--json"
+    )
     report = result.json()
     assert next(iter(report)) == "makespan_s"
     trace = read_trace(files / "t.json")

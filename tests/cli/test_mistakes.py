@@ -12,6 +12,7 @@ from command_line import Dop, Result
 
 from doppler.graph import write_graph
 from doppler.programs import random_dag
+from doppler.topology import Topology, topology_to_json
 
 
 def assert_refused(result: Result, *words: str) -> None:
@@ -26,7 +27,11 @@ def assert_refused(result: Result, *words: str) -> None:
     ("name", "content", "words"),
     [
         ("empty.json", b"", ["is empty"]),
-        ("cut.json", b'{"format": "doppler-graph", "vert', ["not valid JSON", "hint: was the file cut"]),
+        (
+            "cut.json",
+            b'{"format": "doppler-graph", "vert',
+            ["not valid JSON", "hint: was the file cut"],
+        ),
         ("binary.bin", bytes(range(256)) * 9, ["is a binary file"]),
         ("latin.txt", "caf\xe9 \xe9\xe9\xe9".encode("latin-1"), ["not UTF-8"]),
         ("prose.txt", b"hello there", ["in no format known here", "hint: known formats"]),
@@ -55,20 +60,22 @@ def assert_refused(result: Result, *words: str) -> None:
         (
             "nan.json",
             b'{"format": "doppler-graph", "version": 1,'
-            b' "vertices": {"kind": ["a"], "flops": [NaN]}, "tensors": {"producer": [], "bytes": []},'
-            b' "edges": {"tensor": [], "reader": []}}',
+            b' "vertices": {"kind": ["a"], "flops": [NaN]},'
+            b' "tensors": {"producer": [], "bytes": []}, "edges": {"tensor": [], "reader": []}}',
             ["vertices.flops[0]", "nan"],
         ),
         (
             "overflow.json",
             b'{"format": "doppler-graph", "version": 1,'
-            b' "vertices": {"kind": ["a"], "exec_s": [1e999]}, "tensors": {"producer": [], "bytes": []},'
-            b' "edges": {"tensor": [], "reader": []}}',
+            b' "vertices": {"kind": ["a"], "exec_s": [1e999]},'
+            b' "tensors": {"producer": [], "bytes": []}, "edges": {"tensor": [], "reader": []}}',
             ["vertices.exec_s[0]", "inf"],
         ),
     ],
 )
-def test_graphs_that_are_none(dop: Dop, tmp_path: Path, name: str, content: bytes, words: list[str]) -> None:
+def test_graphs_that_are_none(
+    dop: Dop, tmp_path: Path, name: str, content: bytes, words: list[str]
+) -> None:
     (tmp_path / name).write_bytes(content)
     assert_refused(dop("place", name, "-o", "out.json"), f"`{name}`", *words)
     assert_refused(dop("import", name, "-o", "out.json"), *words)
@@ -84,9 +91,13 @@ def test_files_that_are_not_there(dop: Dop, files: Path) -> None:
 
 
 def test_names_that_are_none(dop: Dop, files: Path) -> None:
-    assert_refused(dop("place", "graph.json", "--placer", "critical_path"), "did you mean `critical-path`?")
+    assert_refused(
+        dop("place", "graph.json", "--placer", "critical_path"), "did you mean `critical-path`?"
+    )
     assert_refused(dop("place", "graph.json", "--topology", "p100"), "did you mean `p100x4`?")
-    assert_refused(dop("place", "graph.json", "--topology", "reference:0"), "not a number of devices")
+    assert_refused(
+        dop("place", "graph.json", "--topology", "reference:0"), "not a number of devices"
+    )
     assert_refused(dop("show", "p100"), "did you mean")
     assert_refused(dop("list", "things"), "things")
     arguments = ("simulate", "graph.json", "assignment.json", "-t", "p100x4")
@@ -94,7 +105,9 @@ def test_names_that_are_none(dop: Dop, files: Path) -> None:
     assert_refused(dop(*arguments, "--slowdown", "1,x"), "--slowdown is `1,x`")
     assert_refused(dop(*arguments, "--slowdown", "1,2"), "has 2 factors")
     assert_refused(dop(*arguments, "--strategy", "order"), "needs an assignment with an order")
-    assert_refused(dop("simulate", "graph.json", "assignment.json"), "no topology", "hint: add --topology")
+    assert_refused(
+        dop("simulate", "graph.json", "assignment.json"), "no topology", "hint: add --topology"
+    )
 
 
 @pytest.mark.parametrize(
@@ -133,7 +146,7 @@ def test_a_topology_with_an_unreachable_pair(dop: Dop, files: Path) -> None:
 def test_too_little_memory(dop: Dop, files: Path) -> None:
     (files / "tiny.toml").write_text(
         'format = "doppler-topology"\nversion = 1\nname = "tiny"\n'
-        '[[devices]]\nname = "d"\nflops_per_s = 1e12\nmemory_bytes_per_s = 1e11\nmemory_bytes = 10\n'
+        '[[devices]]\nname = "d"\nflops_per_s = 1e12\nmemory_bytes = 10\n'
     )
     result = dop("place", "graph.json", "-t", "tiny.toml", "-o", "a.json")
     assert_refused(result, "device `d` is out of memory", "bytes, 10 are free", "hint:")
@@ -144,7 +157,11 @@ def test_output_that_cannot_be_written(dop: Dop, files: Path) -> None:
     assert_refused(dop("place", "graph.json", "-o", "no/such/folder/a.json"), "cannot write")
     (files / "folder").mkdir()
     assert_refused(dop("place", "graph.json", "-o", "folder"), "cannot write `folder`")
-    assert sorted(path.name for path in files.iterdir()) == ["assignment.json", "folder", "graph.json"]
+    assert sorted(path.name for path in files.iterdir()) == [
+        "assignment.json",
+        "folder",
+        "graph.json",
+    ]
 
 
 def test_what_the_parser_refuses(dop: Dop, files: Path) -> None:
@@ -162,21 +179,25 @@ def test_debug_shows_the_traceback(dop: Dop, tmp_path: Path) -> None:
 
 
 def test_ctrl_c_exits_130_and_leaves_no_file(tmp_path: Path) -> None:
-    graph = tmp_path / "graph.json"
-    write_graph(random_dag(vertices=30_000, depth=60, seed=0), graph)
+    write_graph(random_dag(vertices=30_000, depth=60, seed=0), tmp_path / "graph.json")
+    pipe = tmp_path / "machine.json"
+    os.mkfifo(pipe)
     process = subprocess.Popen(
-        [sys.executable, "-m", "doppler", "place", str(graph), "-o", str(tmp_path / "a.json")],
+        [sys.executable, "-m", "doppler", "place", "graph.json", "-t", pipe.name, "-o", "a.json"],
+        cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
-    time.sleep(3)  # long enough to be placing, far from done
-    assert process.poll() is None
+    pipe.write_text(topology_to_json(Topology.preset("p100x4")))  # returns once it is being read
+    time.sleep(1)  # by now it reads the graph or places it, which takes a minute
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert (out, err) == ("", "interrupted\n")
-    assert [path.name for path in tmp_path.iterdir()] == ["graph.json"]
+    assert out == ""
+    assert err.endswith("interrupted\n")
+    assert "Traceback" not in err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["graph.json", "machine.json"]
 
 
 def test_a_closed_pipe_is_no_crash() -> None:

@@ -223,6 +223,7 @@ OTHER_DATAFLOW = [
     {"tensor_producer": [0, 1, 1]},
     {"tensor_bytes": [1, 2, 4]},
     {"edge_tensor": [0, 0]},
+    {"edge_reader": [2, 2]},
     {"edge_tensor": [0], "edge_reader": [1]},
 ]
 SAME_DATAFLOW = [

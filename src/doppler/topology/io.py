@@ -16,6 +16,16 @@ from doppler.topology.topology import DTYPE_CLASSES, Device, Host, Link, Topolog
 FORMAT, VERSION = "doppler-topology", 1
 MAX_DEVICES = 1024
 OTHERS = "others"  # every ordered pair that no other link names
+_DEVICE_KEYS = (
+    "flops_per_s",
+    "memory_bytes_per_s",
+    "memory_bytes",
+    "slots",
+    "launch_s",
+    "group",
+    "count",
+    "first",
+)
 
 
 def read_topology(path: str | Path) -> Topology:
@@ -52,7 +62,7 @@ def topology_to_json(topology: Topology) -> str:
     document["links"] = [
         {
             "name": link.name,
-            "bandwidth_bytes_per_s": link.bandwidth_bytes_per_s,
+            **_unless_infinite("bandwidth_bytes_per_s", link.bandwidth_bytes_per_s),
             "latency_s": link.latency_s,
             "lanes": link.lanes,
             "shared": True,
@@ -61,21 +71,19 @@ def topology_to_json(topology: Topology) -> str:
         }
         for link, served in zip(topology.links, pairs, strict=True)
     ]
-    try:
-        return to_json(document)
-    except ValueError:  # JSON has no infinity
-        raise TopologyError(
-            f"topology `{topology.name}` has unlimited speeds, which its file cannot say",
-            hint="use it by its name, such as reference:4",
-        ) from None
+    return to_json(document)
 
 
 def _device_to_json(device: Device) -> dict[str, Any]:
-    row: dict[str, Any] = {"name": device.name, "flops_per_s": dict(device.flops_per_s)}
-    row |= {"memory_bytes_per_s": device.memory_bytes_per_s, "slots": device.slots}
-    row |= {"launch_s": device.launch_s}
-    row |= {"memory_bytes": device.memory_bytes} if isfinite(device.memory_bytes) else {}
+    row: dict[str, Any] = {"name": device.name, "slots": device.slots, "launch_s": device.launch_s}
+    row |= {"flops_per_s": dict(device.flops_per_s)} if device.flops_per_s else {}
+    row |= _unless_infinite("memory_bytes_per_s", device.memory_bytes_per_s)
+    row |= _unless_infinite("memory_bytes", device.memory_bytes)
     return row | ({"group": device.group} if device.group else {})
+
+
+def _unless_infinite(key: str, value: float) -> dict[str, float]:
+    return {key: value} if isfinite(value) else {}
 
 
 def topology_from_document(document: Any, source: str = "topology") -> Topology:
@@ -119,8 +127,8 @@ def _devices(row: Any, where: str) -> list[Device]:
     """One device, or `count` of them, numbered from `first`."""
     check_keys(
         row,
-        required=("name", "flops_per_s", "memory_bytes_per_s"),
-        optional=("memory_bytes", "slots", "launch_s", "group", "count", "first"),
+        required=("name",),
+        optional=_DEVICE_KEYS,
         source=where,
     )
     name = _text(row, "name", where)
@@ -132,8 +140,10 @@ def _devices(row: Any, where: str) -> list[Device]:
     return [
         Device(
             name=each,
-            flops_per_s=_rates(row["flops_per_s"], f"{where}.flops_per_s"),
-            memory_bytes_per_s=_number(row, "memory_bytes_per_s", where, positive=True),
+            flops_per_s=_rates(row, where),
+            memory_bytes_per_s=_number(
+                row, "memory_bytes_per_s", where, default=inf, positive=True
+            ),
             memory_bytes=_number(row, "memory_bytes", where, default=inf, positive=True),
             slots=_whole(row, "slots", where, default=1, least=1),
             launch_s=_number(row, "launch_s", where, default=0.0),
@@ -143,12 +153,12 @@ def _devices(row: Any, where: str) -> list[Device]:
     ]
 
 
-def _rates(value: Any, where: str) -> dict[str, float]:
+def _rates(row: dict[str, Any], where: str) -> dict[str, float]:
+    """By dtype class; a number is for all of them. None at all: costs come with the graph."""
+    value, where = row.get("flops_per_s", {}), f"{where}.flops_per_s"
     if not isinstance(value, dict):
         return dict.fromkeys(DTYPE_CLASSES, _checked(value, where, positive=True))
     check_keys(value, optional=DTYPE_CLASSES, source=where)
-    if not value:
-        raise TopologyError(f"{where} is empty", hint=f"known: {', '.join(DTYPE_CLASSES)}")
     return {key: _checked(rate, f"{where}.{key}", positive=True) for key, rate in value.items()}
 
 
@@ -161,8 +171,8 @@ def _links(document: dict[str, Any], names: list[str]) -> tuple[list[Link], IntA
         where = f"links[{i}]"
         check_keys(
             row,
-            required=("name", "bandwidth_bytes_per_s", "pairs"),
-            optional=("latency_s", "lanes", "shared", "one_way"),
+            required=("name", "pairs"),
+            optional=("bandwidth_bytes_per_s", "latency_s", "lanes", "shared", "one_way"),
             source=where,
         )
         link = _link(row, where)
@@ -178,7 +188,9 @@ def _links(document: dict[str, Any], names: list[str]) -> tuple[list[Link], IntA
 def _link(row: dict[str, Any], where: str) -> Link:
     return Link(
         name=_text(row, "name", where),
-        bandwidth_bytes_per_s=_number(row, "bandwidth_bytes_per_s", where, positive=True),
+        bandwidth_bytes_per_s=_number(
+            row, "bandwidth_bytes_per_s", where, default=inf, positive=True
+        ),
         latency_s=_number(row, "latency_s", where, default=0.0),
         lanes=_whole(row, "lanes", where, default=1, least=0),
     )

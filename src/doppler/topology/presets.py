@@ -1,5 +1,6 @@
 """The built-in topologies: TOML files in `data/`, and the family `reference:N`."""
 
+import os
 from importlib.resources import files
 from pathlib import Path
 
@@ -30,7 +31,7 @@ def load_topology(name_or_path: str) -> Topology:
     if name_or_path in PRESETS or name_or_path.startswith(REFERENCE):
         return preset(name_or_path)
     path = Path(name_or_path)
-    if path.suffix in (".toml", ".json") or path.exists():
+    if path.suffix in (".toml", ".json") or os.path.exists(path):  # noqa: PTH110
         return read_topology(path)
     return preset(name_or_path)
 

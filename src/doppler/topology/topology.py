@@ -21,7 +21,7 @@ class Device:
     name: str
     flops_per_s: Mapping[str, float] = field(default_factory=dict)  # by dtype class
     memory_bytes_per_s: float = inf  # what kernels reach on data in its memory
-    memory_bytes: float = inf  # capacity
+    memory_bytes: float = inf  # capacity; inf = no limit
     slots: int = 1  # kernels that run at the same time
     launch_s: float = 0.0  # fixed device time of every kernel
     group: str = ""  # devices of one group are close: one NVLink island, one board, one node
@@ -32,7 +32,7 @@ class Link:
     """A connection. A transfer over it takes `latency_s + bytes / bandwidth_bytes_per_s`."""
 
     name: str
-    bandwidth_bytes_per_s: float = inf  # of one transfer
+    bandwidth_bytes_per_s: float = inf  # of one transfer; inf = seconds come with the graph
     latency_s: float = 0.0
     lanes: int = 1  # transfers that run at the same time; 0 = any number
 
@@ -109,10 +109,37 @@ def _row(device: Device) -> tuple[Any, ...]:
     )
 
 
+def _check_numbers(topology: Topology) -> None:
+    for d in topology.devices:
+        rates = {f"flops_per_s.{key}": rate for key, rate in d.flops_per_s.items()}
+        rates |= {"memory_bytes_per_s": d.memory_bytes_per_s, "memory_bytes": d.memory_bytes}
+        _check_positive(f"device `{d.name}`", rates, {"launch_s": d.launch_s})
+        if d.slots < 1:
+            raise TopologyError(f"device `{d.name}`: slots is {d.slots}, must be at least 1")
+    for link in topology.links:
+        rates = {"bandwidth_bytes_per_s": link.bandwidth_bytes_per_s}
+        _check_positive(f"link `{link.name}`", rates, {"latency_s": link.latency_s})
+        if link.lanes < 0:
+            raise TopologyError(f"link `{link.name}`: lanes is {link.lanes}, must not be negative")
+    host = topology.host
+    seconds = {"dispatch_s": host.dispatch_s, "completion_s": host.completion_s}
+    _check_positive("host", {}, seconds)
+
+
+def _check_positive(where: str, rates: dict[str, float], seconds: dict[str, float]) -> None:
+    for name, value in rates.items():
+        if not value > 0:
+            raise TopologyError(f"{where}: {name} is {value}, must be > 0")
+    for name, value in seconds.items():
+        if not 0 <= value < inf:
+            raise TopologyError(f"{where}: {name} is {value}, must be finite and not negative")
+
+
 def _check(topology: Topology) -> None:
     size = topology.num_devices
     if size == 0:
         raise TopologyError(f"topology `{topology.name}` has no devices")
+    _check_numbers(topology)
     names = [d.name for d in topology.devices]
     if twice := next((n for n in names if names.count(n) > 1), None):
         raise TopologyError(f"two devices are named `{twice}`")
