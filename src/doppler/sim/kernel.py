@@ -48,7 +48,6 @@ class Problem(NamedTuple):
     synchronous: bool
     limit_memory: bool
     eager_transfers: bool  # no host, memory or barrier holds transfers back, and all take time
-    uncontended: bool  # `run_uncontended` applies, and times by task are not wanted
 
 
 class Scratch(NamedTuple):
@@ -137,15 +136,20 @@ def run_batch(
 ) -> None:
     """Simulate each row of `devices` (B, V); infinity where memory never suffices.
 
-    `priority` is (1, V) for all or (B, V). Unless the problem is uncontended, `s` then holds the
-    times of the last row by task.
+    `priority` is (1, V) for all or (B, V). Afterwards `s` holds the times of the last row, by task.
     """
     for row in range(len(devices)):
-        if p.uncontended:
-            makespan_s[row] = run_uncontended(p, devices[row], s)
-        else:
-            order = priority[min(row, len(priority) - 1)]
-            makespan_s[row] = run_one(p, devices[row], order, s)
+        order = priority[min(row, len(priority) - 1)]
+        makespan_s[row] = run_one(p, devices[row], order, s)
+
+
+@compiled
+def run_uncontended_batch(
+    p: Problem, devices: IntArray, s: Scratch, makespan_s: FloatArray
+) -> None:
+    """`run_batch` for problems in which only device slots are contended for."""
+    for row in range(len(devices)):
+        makespan_s[row] = run_uncontended(p, devices[row], s)
 
 
 @inlined

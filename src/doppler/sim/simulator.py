@@ -46,7 +46,7 @@ class Simulator:
         from doppler.sim.kernel import make_scratch, run_batch
 
         assignment.check(graph, self.topology)
-        problem = self._problem(graph, seed, times_wanted=True)
+        problem = self._problem(graph, seed)
         scratch, makespan = make_scratch(problem), np.zeros(1)
         priority = self._priority(graph, assignment, seed)
         run_batch(problem, assignment.devices.reshape(1, -1).copy(), priority, scratch, makespan)
@@ -71,16 +71,20 @@ class Simulator:
         `devices` is (B, V), or assignments (with their orders, for strategy `order`). All see
         the same draw of the noise. Runs on all cores unless `threads` says otherwise.
         """
-        from doppler.sim.kernel import make_scratch, run_batch
+        from doppler.sim.kernel import make_scratch, run_batch, run_uncontended_batch
 
         if threads is not None and threads < 1:
             raise ConfigError(f"threads is {threads}, must be at least 1")
         table = self._device_table(graph, devices)
-        problem = self._problem(graph, seed, times_wanted=False)
+        problem = self._problem(graph, seed)
+        uncontended = self._only_slots_are_contended(graph, problem)
         priority = self._batch_priority(graph, devices, seed)
         makespan = np.zeros(len(table))
 
         def evaluate(part: slice) -> None:
+            if uncontended:
+                run_uncontended_batch(problem, table[part], make_scratch(problem), makespan[part])
+                return
             rows = priority if len(priority) == 1 else priority[part]
             run_batch(problem, table[part], rows, make_scratch(problem), makespan[part])
 
@@ -108,11 +112,11 @@ class Simulator:
                 )
             table = np.array(devices, np.int64, order="C")
             inputs = graph.is_input
-            low, high = table.min(axis=0, initial=0), table.max(axis=0, initial=-1)
+            low, high = table.min(axis=0, initial=2**62), table.max(axis=0, initial=-1)
             if len(table) and not (
                 (low[inputs] == -1).all()
                 and (high[inputs] == -1).all()
-                and (table[:, ~inputs] >= 0).all()
+                and (low[~inputs] >= 0).all()
                 and (high[~inputs] < self.topology.num_devices).all()
             ):
                 for row in table:
@@ -123,27 +127,23 @@ class Simulator:
         size = graph.num_vertices
         return np.array([a.devices for a in devices], np.int64).reshape(-1, size)
 
-    def _problem(self, graph: Graph, seed: int, *, times_wanted: bool) -> "Problem":
+    def _problem(self, graph: Graph, seed: int) -> "Problem":
         from doppler.sim.kernel import Problem
 
         costs, fixed = self._prepare(graph)
         drawn = draw(self.config.noise, graph, self.topology, costs, seed)
-        eager_transfers = fixed["dispatch_s"] == 0.0 and fixed["transfers_take_time"]
-        eager_transfers &= not fixed["limit_memory"] and not fixed["synchronous"]
-        only_slots_contended = (
-            eager_transfers
-            and fixed["fifo"]
+        exec_s = np.array(drawn.exec_s)
+        return Problem(exec_s=exec_s, transfer_factor=drawn.transfer_factor, **fixed)
+
+    def _only_slots_are_contended(self, graph: Graph, problem: "Problem") -> bool:
+        """Whether `run_uncontended` applies: no lanes, host, memory or priorities to wait for."""
+        return (
+            problem.eager_transfers
+            and problem.fifo
             and graph.num_vertices <= MAX_SORTED
             and all(device.slots == 1 for device in self.topology.devices)
             and all(link.lanes == 0 for link in self.topology.links)
-            and bool((drawn.exec_s[~graph.is_input] > 0).all())
-        )
-        return Problem(
-            exec_s=np.array(drawn.exec_s),
-            transfer_factor=drawn.transfer_factor,
-            eager_transfers=eager_transfers,
-            uncontended=only_slots_contended and not times_wanted,
-            **{name: fixed[name] for name in fixed if name in Problem._fields},
+            and bool((problem.exec_s[~graph.is_input] > 0).all())
         )
 
     def _priority(self, graph: Graph, assignment: Assignment, seed: int) -> FloatArray:
@@ -175,6 +175,8 @@ class Simulator:
         capacity += [link.lanes or UNLIMITED for link in topology.links]
         memory = np.array([d.memory_bytes for d in topology.devices], np.float64)
         whole = np.ceil(graph.tensor_bytes)
+        # A device that could hold every tensor at once never makes a task wait.
+        limit_memory = bool(config.limit_memory and whole.sum() > memory.min())
         transfer_s = _transfer_table(graph, costs)
         produced = ~graph.is_input[graph.tensor_producer]
         fixed = {
@@ -193,7 +195,6 @@ class Simulator:
             "read_tensor": graph.read_tensor,
             "whole_bytes": whole,
             "transfer_s": transfer_s,
-            "transfers_take_time": bool((transfer_s[produced] > 0).all()),
             "route": topology.route,
             "capacity": np.array(capacity, np.int64),
             "memory_bytes": memory,
@@ -201,8 +202,13 @@ class Simulator:
             "completion_s": float(topology.host.completion_s),
             "fifo": config.strategy == "fifo",
             "synchronous": bool(config.synchronous),
-            # A device that could hold every tensor at once never makes a task wait.
-            "limit_memory": bool(config.limit_memory and whole.sum() > memory.min()),
+            "limit_memory": limit_memory,
+            "eager_transfers": bool(
+                topology.host.dispatch_s == 0
+                and not limit_memory
+                and not config.synchronous
+                and (transfer_s[produced] > 0).all()
+            ),
         }
         self._prepared = (graph, costs, fixed)
         return costs, fixed
