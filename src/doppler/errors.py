@@ -4,6 +4,8 @@
 DopplerError
 ├── FormatError        (ValueError)    a file that cannot be read as what it should be
 ├── GraphError         (ValueError)    a dataflow graph that is not one
+├── ProgramError       (ValueError)    a tensor program whose shapes or dtypes do not fit
+├── ShardingError      (ValueError)    a cut of a program that cannot be made
 ├── TopologyError      (ValueError)    a machine description that is not one
 ├── AssignmentError    (ValueError)    an assignment that does not fit its graph or topology
 ├── ConfigError        (ValueError)    an option with a value it cannot have
@@ -37,6 +39,14 @@ class FormatError(DopplerError, ValueError):
 
 class GraphError(DopplerError, ValueError):
     """A dataflow graph that is not one."""
+
+
+class ProgramError(DopplerError, ValueError):
+    """A tensor program whose shapes or dtypes do not fit."""
+
+
+class ShardingError(DopplerError, ValueError):
+    """A cut of a program that cannot be made."""
 
 
 class TopologyError(DopplerError, ValueError):
