@@ -92,7 +92,7 @@ def topologies(
     pairs = st.lists(st.integers(0, len(links) - 1), min_size=size * size, max_size=size * size)
     route = np.array(draw(pairs)).reshape(size, size)
     np.fill_diagonal(route, -1)
-    host = Host(dispatch_s=draw(seconds), completion_s=draw(seconds))
+    host = Host(draw(seconds), draw(seconds), ahead=draw(st.integers(0, 2)))
     return Topology("random", tuple(devices), tuple(links), route, host)
 
 

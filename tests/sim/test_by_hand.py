@@ -134,6 +134,31 @@ def test_the_host_starts_one_task_at_a_time(simulator: type[Simulator]) -> None:
 
 
 @BOTH
+def test_what_the_host_starts_ahead_begins_without_it(simulator: type[Simulator]) -> None:
+    """Two at once hide the dispatch of the second; the third waits for the first to end."""
+    graph, on_one = independent(5, 5, 5), Assignment([0, 0, 0])
+    without = simulator(machine(1, host=Host(dispatch_s=1))).run(graph, on_one)
+    assert times(without) == {"v0": (1, 6), "v1": (7, 12), "v2": (13, 18)}
+    ahead = simulator(machine(1, host=Host(dispatch_s=1, ahead=1))).run(graph, on_one)
+    assert times(ahead) == {"v0": (1, 6), "v1": (6, 11), "v2": (11, 16)}
+
+
+@BOTH
+def test_what_was_started_ahead_keeps_its_turn(simulator: type[Simulator]) -> None:
+    """c is more urgent than b, but b was started before c was ready."""
+    g = GraphBuilder("turns")
+    a = g.op("a", "matmul", reads=[], output_bytes=1, exec_s=2, transfer_s=1)
+    g.op("b", "matmul", reads=[], output_bytes=1, exec_s=2, transfer_s=1)
+    g.op("c", "matmul", reads=[a], output_bytes=1, exec_s=9, transfer_s=1)
+    g.op("d", "matmul", reads=[], output_bytes=1, exec_s=2, transfer_s=1)
+    config = SimConfig(strategy="critical-path")
+    for ahead, order in ((0, "acbd"), (1, "abcd")):
+        topology = machine(1, host=Host(ahead=ahead))
+        trace = simulator(topology, config).run(g.build(), Assignment([0, 0, 0, 0]))
+        assert "".join(trace.vertex_names[v] for v in trace.vertex) == order
+
+
+@BOTH
 def test_an_end_frees_the_slot_at_once_but_is_seen_later(simulator: type[Simulator]) -> None:
     g = GraphBuilder("pair and single")
     a = g.op("a", "matmul", reads=[], output_bytes=1, exec_s=2, transfer_s=1)

@@ -110,7 +110,7 @@ def random_topology(rng: np.random.Generator, *, ties: bool) -> Topology:
         ),
         tuple(Link(f"l{i}", lanes=int(rng.integers(0, 3))) for i in range(links)),
         route,
-        Host(float(host[0]), float(host[1])),
+        Host(float(host[0]), float(host[1]), ahead=int(rng.integers(0, 4))),
     )
 
 

@@ -157,7 +157,7 @@ def test_slowdown_needs_one_factor_per_device() -> None:
 
 
 def test_the_contract_notices_an_idle_slot_and_a_missing_task() -> None:
-    graph, topology = random_dag(seed=0), Topology.preset("p100x4")
+    graph, topology = random_dag(seed=0), Topology.preset("a100x2-t4x2")
     assignment = Assignment(np.where(graph.is_input, -1, np.arange(graph.num_vertices) % 4))
     trace = Simulator(topology).run(graph, assignment)
     check_trace(trace, graph, topology, assignment)

@@ -95,7 +95,7 @@ def test_p100x4_has_a_link_of_its_own_for_every_ordered_pair():
     assert {link.bandwidth_bytes_per_s for link in topology.links} == {20e9}
     assert topology.links[topology.route[1, 3]].name == "nvlink gpu1→gpu3"
     assert sorted(topology.route[topology.route >= 0].tolist()) == list(range(12))
-    assert topology.host == Host(dispatch_s=30e-6, completion_s=1e-3)
+    assert topology.host == Host(dispatch_s=30e-6, completion_s=1e-3, ahead=8)
 
 
 def test_p100x4_8gb_differs_in_its_memory():

@@ -1,4 +1,4 @@
-"""`dop demo`: the whole pipeline on a made-up graph, nothing to configure."""
+"""`dop demo`: the whole pipeline, nothing to configure."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -22,16 +22,18 @@ if TYPE_CHECKING:
 def demo(
     topology_name: TopologyName = DEFAULT_TOPOLOGY, seed: Seed = 0, as_json: AsJson = False
 ) -> None:
-    """Place a random layered graph four ways, simulate each, and draw the best.
+    """Place a Llama transformer block four ways, simulate each, and draw the best.
 
     Example: dop demo --topology v100x8
     """
     from doppler.cli.timeline import timeline
-    from doppler.programs import random_dag
+    from doppler.programs import llama_block
+    from doppler.sharding import shard
     from doppler.topology import load_topology
 
     topology = load_topology(topology_name)
-    graph = random_dag(seed=seed)
+    parts = 1 << (topology.num_devices.bit_length() - 1)  # a power of two, at most one each
+    graph = shard(llama_block(), parts)
     with showing_progress():
         rows, best = _compare(graph, topology, seed)
     if as_json:

@@ -13,6 +13,7 @@ class Kind(StrEnum):
     """What can be listed."""
 
     PLACERS = "placers"
+    WORKLOADS = "workloads"
     TOPOLOGIES = "topologies"
     STRATEGIES = "strategies"
     FORMATS = "formats"
@@ -21,12 +22,13 @@ class Kind(StrEnum):
 def list_names(
     kind: Annotated[Kind, typer.Argument(help="What to list.")], as_json: AsJson = False
 ) -> None:
-    """List placers, topologies, strategies or formats.
+    """List placers, workloads, topologies, strategies or formats.
 
     Example: dop list topologies
     """
     rows = {
         Kind.PLACERS: _placers,
+        Kind.WORKLOADS: _workloads,
         Kind.TOPOLOGIES: _topologies,
         Kind.STRATEGIES: _strategies,
         Kind.FORMATS: _formats,
@@ -45,6 +47,16 @@ def _placers() -> list[tuple[str, str]]:
     from doppler.placers import make_placer, placer_names
 
     return [(name, _first_line(make_placer(name).__doc__)) for name in placer_names()]
+
+
+def _workloads() -> list[tuple[str, str]]:
+    from doppler.programs.registry import WORKLOADS
+
+    rows = []
+    for name, found in WORKLOADS.items():
+        sizes = ", ".join(f"{key}={value}" for key, value in found.sizes.items())
+        rows.append((name, f"{found.description} Sizes: {sizes}."))
+    return rows
 
 
 def _topologies() -> list[tuple[str, str]]:

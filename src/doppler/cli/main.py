@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from doppler.cli import demo, importing, listing, placing, showing, simulating
+from doppler.cli import demo, importing, listing, placing, sharding, showing, simulating
 from doppler.cli.output import note, print_error
 from doppler.errors import DopplerError
 
@@ -19,6 +19,7 @@ app = typer.Typer(
     epilog="Start with `dop demo`.",
 )
 app.command("demo")(demo.demo)
+app.command("shard")(sharding.shard)
 app.command("import")(importing.import_graph)
 app.command("show")(showing.show)
 app.command("place")(placing.place)

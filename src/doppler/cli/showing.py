@@ -95,7 +95,8 @@ def _print_topology(topology: "Topology") -> None:
     out.print(links)
     host = topology.host
     out.print(
-        f"host: {seconds(host.dispatch_s)} to start a task, one at a time; "
+        f"host: {seconds(host.dispatch_s)} to start a task, one at a time, "
+        f"{host.ahead} ahead; "
         f"{seconds(host.completion_s)} until an end is seen"
     )
 

@@ -1,5 +1,6 @@
-"""A Llama transformer block and layer (App. D.3), operation by operation."""
+"""Transformers: the paper's Llama block and layer (App. D.3), stacks of them, attention alone."""
 
+from doppler.errors import ConfigError
 from doppler.programs.program import Program
 from doppler.programs.tensor import (
     ProgramBuilder,
@@ -24,7 +25,7 @@ def llama_block(
     batch: int = 1,
     dtype: str = "float16",
 ) -> Program:
-    """Attention and feed-forward of one Llama-7B layer (App. D.3); the width is (heads, head_dim)."""
+    """Attention and feed-forward of a Llama-7B layer (App. D.3); its width is heads × head_dim."""
     b = ProgramBuilder("llama-block", dtype=dtype)
     weights = _weights(b, heads, head_dim, hidden)
     x = b.input("x", (batch, sequence, heads, head_dim))
@@ -58,36 +59,94 @@ def llama_layer(
     return b.build(einsum("bde,vde->bv", last, vocab, name="logits"))
 
 
-def _weights(b: ProgramBuilder, heads: int, head_dim: int, hidden: int) -> dict[str, Tensor]:
-    shapes: dict[str, tuple[int, ...]] = {
-        name: (heads, head_dim, heads, head_dim) for name in ("wq", "wk", "wv", "wo")
-    }
+def transformer(
+    *,
+    layers: int = 4,
+    sequence: int = 4096,
+    heads: int = 32,
+    head_dim: int = 128,
+    hidden: int = 11008,
+    batch: int = 1,
+    dtype: str = "float16",
+) -> Program:
+    """`layers` Llama blocks one after the other, each with weights of its own."""
+    if layers < 1:
+        raise ConfigError(f"layers is {layers}, must be at least 1")
+    b = ProgramBuilder("transformer", dtype=dtype)
+    x = b.input("x", (batch, sequence, heads, head_dim))
+    freqs = b.input("freqs", (sequence, head_dim // 2), dtype="complex64")
+    for i in range(layers):
+        prefix = f"l{i}."
+        x = block(x, _weights(b, heads, head_dim, hidden, prefix), freqs, prefix=prefix)
+    return b.build(x)
+
+
+def attention(
+    *,
+    sequence: int = 4096,
+    heads: int = 32,
+    head_dim: int = 128,
+    batch: int = 1,
+    dtype: str = "float16",
+) -> Program:
+    """Multi-head self-attention with its four projections, no mask."""
+    b = ProgramBuilder("attention", dtype=dtype)
+    x = b.input("x", (batch, sequence, heads, head_dim))
+    shape = (heads, head_dim, heads, head_dim)
+    wq, wk, wv, wo = (b.input(name, shape) for name in ("wq", "wk", "wv", "wo"))
+    q, k, v = (
+        einsum("bsde,hkde->bshk", x, w, name=n) for n, w in (("q", wq), ("k", wk), ("v", wv))
+    )
+    return b.build(einsum("bhsk,dehk->bsde", attend(q, k, v), wo, name="out"))
+
+
+def _weights(
+    b: ProgramBuilder, heads: int, head_dim: int, hidden: int, prefix: str = ""
+) -> dict[str, Tensor]:
+    shapes: dict[str, tuple[int, ...]] = dict.fromkeys(
+        ("wq", "wk", "wv", "wo"), (heads, head_dim, heads, head_dim)
+    )
     shapes |= {"w1": (hidden, heads, head_dim), "w2": (heads, head_dim, hidden)}
     shapes |= {"w3": (hidden, heads, head_dim), "an": (heads, head_dim), "fn": (heads, head_dim)}
-    return {name: b.input(name, shape) for name, shape in shapes.items()}
+    return {name: b.input(prefix + name, shape) for name, shape in shapes.items()}
 
 
 def block(
-    x: Tensor, weights: dict[str, Tensor], freqs: Tensor, mask: Tensor | None = None
+    x: Tensor,
+    weights: dict[str, Tensor],
+    freqs: Tensor,
+    mask: Tensor | None = None,
+    *,
+    prefix: str = "",
 ) -> Tensor:
     """One transformer block: `y = x + attention(norm(x))`, then `y + feed_forward(norm(y))`."""
-    h = rms_norm(x, weights["an"], "an")
-    q, k, v = (einsum("bsde,hkde->bshk", h, weights[f"w{n}"], name=n) for n in "qkv")
-    q, k = rotate(q, freqs, "q"), rotate(k, freqs, "k")
-    scores = einsum("bshk,bthk->bhst", q, k, name="qk")
-    scores = scores.affine(q.shape[-1] ** -0.5, name="scale")
+    h = rms_norm(x, weights["an"], f"{prefix}an")
+    q, k, v = (einsum("bsde,hkde->bshk", h, weights[f"w{n}"], name=prefix + n) for n in "qkv")
+    q, k = rotate(q, freqs, f"{prefix}q"), rotate(k, freqs, f"{prefix}k")
+    heads = attend(q, k, v, mask, prefix=prefix)
+    out = einsum("bhsk,dehk->bsde", heads, weights["wo"], name=f"{prefix}attn.wo")
+    x = binary("add", x, out, name=f"{prefix}add1")
+    h = rms_norm(x, weights["fn"], f"{prefix}fn")
+    up = einsum("bsde,fde->bsf", h, weights["w1"], name=f"{prefix}ffn.w1")
+    up = unary("silu", up, name=f"{prefix}silu")
+    gate = einsum("bsde,fde->bsf", h, weights["w3"], name=f"{prefix}ffn.w3")
+    hidden = binary("mul", up, gate, name=f"{prefix}gate")
+    down = einsum("bsf,def->bsde", hidden, weights["w2"], name=f"{prefix}ffn.w2")
+    return binary("add", x, down, name=f"{prefix}add2")
+
+
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, *, prefix: str = ""
+) -> Tensor:
+    """`softmax(q kᵀ / √d + mask) v` of (batch, sequence, heads, head_dim) tensors, by head."""
+    scores = einsum("bshk,bthk->bhst", q, k, name=f"{prefix}qk")
+    scores = scores.affine(q.shape[-1] ** -0.5, name=f"{prefix}scale")
     if mask is not None:
-        scores = binary("add", scores, mask, name="mask.add")
-    dtype = x.dtype
-    p = softmax(scores.astype("float32", name="s.f32")).astype(dtype, name="p.cast")
-    heads = einsum("bhst,bthk->bhsk", p, v, name="pv")
-    out = einsum("bhsk,dehk->bsde", heads, weights["wo"], name="attn.wo")
-    x = binary("add", x, out, name="add1")
-    h = rms_norm(x, weights["fn"], "fn")
-    up = unary("silu", einsum("bsde,fde->bsf", h, weights["w1"], name="ffn.w1"))
-    gate = einsum("bsde,fde->bsf", h, weights["w3"], name="ffn.w3")
-    hidden = binary("mul", up, gate, name="gate")
-    return binary("add", x, einsum("bsf,def->bsde", hidden, weights["w2"], name="ffn.w2"), name="add2")
+        scores = binary("add", scores, mask, name=f"{prefix}mask.add")
+    p = softmax(scores.astype("float32", name=f"{prefix}s.f32"), prefix=prefix)
+    return einsum(
+        "bhst,bthk->bhsk", p.astype(v.dtype, name=f"{prefix}p.cast"), v, name=f"{prefix}pv"
+    )
 
 
 def rms_norm(x: Tensor, weight: Tensor, prefix: str) -> Tensor:
@@ -95,7 +154,8 @@ def rms_norm(x: Tensor, weight: Tensor, prefix: str) -> Tensor:
     width = x.shape[-1] * x.shape[-2]
     full = x.astype("float32", name=f"{prefix}.f32")
     total = unary("square", full, name=f"{prefix}.sq").sum(-2, -1, name=f"{prefix}.sum")
-    scale = unary("rsqrt", total.affine(1 / width, 1e-5, name=f"{prefix}.eps"), name=f"{prefix}.rsqrt")
+    mean = total.affine(1 / width, 1e-5, name=f"{prefix}.eps")
+    scale = unary("rsqrt", mean, name=f"{prefix}.rsqrt")
     normed = binary("mul", full, scale[..., None, None], name=f"{prefix}.mul")
     return binary("mul", normed.astype(x.dtype, name=f"{prefix}.cast"), weight, name=f"{prefix}.w")
 

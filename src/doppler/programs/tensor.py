@@ -97,7 +97,9 @@ class ProgramBuilder:
             raise ProgramError(f"program `{self.name}` has no outputs")
         for output in outputs:
             if output.dims != tuple(range(len(output.dims))):
-                raise ProgramError("an output must be the result of an operation, not a view of one")
+                raise ProgramError(
+                    "an output must be the result of an operation, not a view of one"
+                )
         return Program(self.name, tuple(self.ops), tuple(output.op for output in outputs))
 
 
@@ -232,7 +234,9 @@ class Tensor:
         """Without an axis of size 1."""
         axis = _axis(self, axis)
         if self.shape[axis] != 1:
-            raise ProgramError(f"`{name}`: axis {axis} of `{self.name}` has size {self.shape[axis]}")
+            raise ProgramError(
+                f"`{name}`: axis {axis} of `{self.name}` has size {self.shape[axis]}"
+            )
         left = [a for a in range(len(self.dims)) if a != axis]
         return _squeezer(self, tuple(self.dims[a] for a in left), name)
 
@@ -245,10 +249,12 @@ class Tensor:
 
 
 UNARY = ("relu", "exp", "sqrt", "rsqrt", "silu", "gelu", "square", "tanh", "affine", "cast")
-BINARY = ("add", "sub", "mul", "div", "maximum", "minimum", "keep_if_at_least")
+BINARY = ("add", "sub", "mul", "div", "maximum", "minimum", "keep_if_at_least", "keep_if_below")
 
 
-def unary(fn: str, x: Tensor, *, name: str | None = None, dtype: str | None = None, **options: float) -> Tensor:
+def unary(
+    fn: str, x: Tensor, *, name: str | None = None, dtype: str | None = None, **options: float
+) -> Tensor:
     """A function of every element."""
     attributes: dict[str, Any] = {"fn": fn, **options}
     return x.builder.add(
@@ -352,8 +358,12 @@ def concat(tensors: Sequence[Tensor], axis: int, *, name: str = "concat") -> Ten
     first = tensors[0]
     axis = _axis(first, axis)
     for other in tensors:
+        _check_no_view(other, name)
         same = [n for i, n in enumerate(other.shape) if i != axis]
-        if same != [n for i, n in enumerate(first.shape) if i != axis] or other.dtype != first.dtype:
+        if (
+            same != [n for i, n in enumerate(first.shape) if i != axis]
+            or other.dtype != first.dtype
+        ):
             raise ProgramError(f"`{name}`: {other!r} does not fit {first!r} but for axis {axis}")
     total = sum(t.shape[axis] for t in tensors)
     shape = (*first.shape[:axis], total, *first.shape[axis + 1 :])
@@ -431,17 +441,28 @@ def _read(
 
 
 def _select(x: Tensor, parts: list[Any]) -> Tensor:
+    _check_no_view(x, "select")
     windows, shape = {}, []
     for axis, (part, size) in enumerate(zip(parts, x.shape, strict=True)):
         if not isinstance(part, slice) or part.step not in (None, 1):
             raise ProgramError(f"`{x.name}`: select takes slices without a step, not {part!r}")
         start, stop, _ = part.indices(size)
         if start >= stop:
-            raise ProgramError(f"`{x.name}`: {part!r} of axis {axis}, which has size {size}, is empty")
+            raise ProgramError(
+                f"`{x.name}`: {part!r} of axis {axis}, which has size {size}, is empty"
+            )
         windows[axis] = (0, stop - start, start)
         shape.append(stop - start)
     read = _read(x, range(len(shape)), windows=windows)
     return x.builder.add(OpKind.SELECT, tuple(shape), x.dtype, [read], name="select")
+
+
+def _check_no_view(x: Tensor, name: str) -> None:
+    if x.dims != tuple(range(len(x.dims))):
+        raise ProgramError(
+            f"`{name}`: `{x.name}` is a transposed or broadcast view",
+            hint="use the result of the operation itself, and take the view after",
+        )
 
 
 def _squeezer(x: Tensor, dims: tuple[int | None, ...], name: str) -> Tensor:

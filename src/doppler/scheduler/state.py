@@ -27,9 +27,10 @@ from doppler.topology.topology import Topology
 class SchedulerState:
     """Which tasks are waiting, ready, running or done, and what each still needs.
 
-    A resource is a device (its slots) or a link (its lanes). Every resource has a queue of
-    ready tasks; it is `active` while it has both capacity and a queue. `choose` takes the first
-    task of all active queues, so nothing idles that could run: the scheduler is work-conserving.
+    A resource is a device (its slots) or a link (its lanes), with room for as many tasks
+    more as the host may start ahead. Every resource has a queue of ready tasks; it is `active`
+    while it has both capacity and a queue. `choose` takes the first task of all active queues,
+    so nothing idles that could run: the scheduler is work-conserving.
     """
 
     def __init__(
@@ -58,7 +59,8 @@ class SchedulerState:
             self._missing[reader] += 1
 
         lanes = [link.lanes or 1 << 60 for link in topology.links]
-        self._free = [d.slots for d in topology.devices] + lanes
+        capacity = [d.slots for d in topology.devices] + lanes
+        self._free = [room + topology.host.ahead for room in capacity]
         self._resource = self._devices + [topology.num_devices + n for n in tasks.link.tolist()]
         self._queues: list[list[tuple[float, int]]] = [[] for _ in self._free]
         self._active: list[int] = []

@@ -40,10 +40,12 @@ class Problem(NamedTuple):
     transfer_s: FloatArray  # (T, L)
     transfer_factor: FloatArray  # (T, D), or (0, 0) where all are 1
     route: IntArray  # (D, D)
-    capacity: IntArray  # (D + L,) slots of devices, lanes of links
+    room_ptr: IntArray  # (R+1,) slots of each device, lanes of each limited link; R = D + L
+    capacity: IntArray  # (R,) tasks that may be started: those rooms and the host's lead
     memory_bytes: FloatArray  # (D,)
     dispatch_s: float
     completion_s: float
+    ahead: int
     fifo: bool
     synchronous: bool
     limit_memory: bool
@@ -55,6 +57,7 @@ class Scratch(NamedTuple):
 
     missing: IntArray  # (V,) inputs that have not arrived
     free: IntArray  # (R,) capacity left
+    room_free_s: FloatArray  # (slots + lanes,) when each is free again
     key: FloatArray  # (N,) priority, or ready time
     ready_s: FloatArray  # (N,)
     begin_s: FloatArray  # (N,)
@@ -101,6 +104,7 @@ def make_scratch(p: Problem) -> Scratch:
     return Scratch(
         missing=ints(vertices),
         free=ints(resources),
+        room_free_s=floats(int(p.room_ptr[-1])),
         key=floats(tasks),
         ready_s=floats(tasks),
         begin_s=floats(tasks),
@@ -281,6 +285,8 @@ def prepare(p: Problem, devices: IntArray, priority: FloatArray, s: Scratch) -> 
         s.queue_size[r] = 0
         s.free[r] = p.capacity[r]
         s.is_active[r] = False
+    if p.ahead > 0:
+        s.room_free_s[:] = 0.0
     s.counters[EVENTS] = 0
     s.counters[ACTIVE] = 0
     s.counters[UNFINISHED] = unfinished + transfers
@@ -501,13 +507,15 @@ def transfer_s(p: Problem, tensor: int, link: int, target: int) -> float:
 
 @inlined
 def start(p: Problem, devices: IntArray, s: Scratch, task: int, begin_s: float) -> None:
-    """Begin a task and schedule its end."""
+    """Begin a task, at `begin_s` or when there is room, and schedule its end."""
     vertices = len(devices)
     if task < vertices:
         duration = p.exec_s[task, devices[task]]
     else:
         t, target = s.transfer_tensor[task - vertices], s.transfer_target[task - vertices]
         duration = transfer_s(p, t, s.resource[task] - len(p.memory_bytes), target)
+    if p.ahead > 0:
+        begin_s = take_room(p, s, s.resource[task], begin_s, duration)
     end = begin_s + duration
     s.begin_s[task] = begin_s
     s.end_s[task] = end
@@ -520,6 +528,20 @@ def start(p: Problem, devices: IntArray, s: Scratch, task: int, begin_s: float) 
         s.event_s[i], s.event_task[i] = s.event_s[up], s.event_task[up]
         i = up
     s.event_s[i], s.event_task[i] = end, task
+
+
+@inlined
+def take_room(p: Problem, s: Scratch, resource: int, begin_s: float, duration: float) -> float:
+    """When a task begins that may begin at `begin_s` but has to wait for a slot or lane."""
+    first, last = p.room_ptr[resource], p.room_ptr[resource + 1]
+    if first == last:
+        return begin_s
+    for i in range(first + 1, last):
+        if s.room_free_s[i] < s.room_free_s[first]:
+            first = i
+    begin_s = max(begin_s, s.room_free_s[first])
+    s.room_free_s[first] = begin_s + duration
+    return begin_s
 
 
 @inlined

@@ -1,6 +1,6 @@
 """The readable simulator: drives the scheduler's state machine in virtual time (Alg. 1)."""
 
-from heapq import heappop, heappush
+from heapq import heappop, heappush, heapreplace
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from doppler.graph.graph import Graph
 from doppler.scheduler.state import SchedulerState
 from doppler.sim.config import SimConfig, priorities
 from doppler.sim.noise import draw
-from doppler.tasks import enumerate_tasks
+from doppler.tasks import Tasks, enumerate_tasks
 from doppler.topology.topology import Topology
 from doppler.trace import Trace, build_trace
 
@@ -20,9 +20,10 @@ class ReferenceSimulator:
     """An Executor in virtual time, written to be read. `Simulator` must equal it.
 
     Time stands still while the scheduler chooses. Starting a task keeps the host busy for
-    `dispatch_s`; the task begins when that is over. When it ends its slot or lane is free at
-    once, but its result is only seen `completion_s` later. Of everything that happens at the
-    same instant, all is taken in before the scheduler chooses again.
+    `dispatch_s`; the task begins when that is over and, if the host started it ahead, the tasks
+    started before it on its device or link have left it a slot or lane. When it ends its slot or
+    lane is free at once, but its result is only seen `completion_s` later. Of everything that
+    happens at the same instant, all is taken in before the scheduler chooses again.
     """
 
     def __init__(self, topology: Topology, config: SimConfig | None = None) -> None:
@@ -55,6 +56,7 @@ class ReferenceSimulator:
             synchronous=config.synchronous,
             limit_memory=config.limit_memory,
         )
+        rooms = _Rooms(topology, tasks)
         begin = np.zeros(size + tasks.num_transfers)
         end = np.zeros(size + tasks.num_transfers)
         now, host_is_free = 0.0, True
@@ -62,12 +64,12 @@ class ReferenceSimulator:
         state.begin(now)
         while True:
             while host_is_free and (task := state.choose()) is not None:
-                begin[task] = now + host.dispatch_s
-                end[task] = begin[task] + duration_s(task)
+                dispatched = now + host.dispatch_s
+                begin[task], end[task] = rooms.take(task, dispatched, duration_s(task))
                 heappush(events, (end[task], END, task))
                 if host.dispatch_s > 0:
                     host_is_free = False
-                    heappush(events, (begin[task], HOST, -1))
+                    heappush(events, (dispatched, HOST, -1))
             if not events:
                 break
             now = events[0][0]
@@ -87,3 +89,23 @@ class ReferenceSimulator:
             raise state.stuck()
         times = (np.array(state.ready_s), begin, end)
         return build_trace(graph, topology, tasks, times, placer=assignment.placer)
+
+
+class _Rooms:
+    """When each slot and lane is free again; tasks take them in the order they are started."""
+
+    def __init__(self, topology: Topology, tasks: Tasks) -> None:
+        rooms = [device.slots for device in topology.devices]
+        rooms += [link.lanes for link in topology.links]
+        self._free_s = [[0.0] * room for room in rooms]  # heaps; empty where there is no limit
+        self._devices, self._links = tasks.devices, tasks.link + topology.num_devices
+
+    def take(self, task: int, earliest_s: float, duration_s: float) -> tuple[float, float]:
+        """Begin and end of a task that may begin at `earliest_s`."""
+        size = len(self._devices)
+        free_s = self._free_s[self._devices[task] if task < size else self._links[task - size]]
+        if not free_s:
+            return earliest_s, earliest_s + duration_s
+        begin = max(earliest_s, free_s[0])
+        heapreplace(free_s, begin + duration_s)
+        return begin, begin + duration_s

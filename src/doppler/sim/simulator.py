@@ -140,6 +140,7 @@ class Simulator:
         return (
             problem.eager_transfers
             and problem.fifo
+            and problem.ahead == 0
             and graph.num_vertices <= MAX_SORTED
             and all(device.slots == 1 for device in self.topology.devices)
             and all(link.lanes == 0 for link in self.topology.links)
@@ -171,8 +172,8 @@ class Simulator:
 
         topology, config = self.topology, self.config
         costs = config.cost_model.costs(graph, topology)
-        capacity = [d.slots for d in topology.devices]
-        capacity += [link.lanes or UNLIMITED for link in topology.links]
+        rooms = [d.slots for d in topology.devices] + [link.lanes for link in topology.links]
+        ahead = topology.host.ahead
         memory = np.array([d.memory_bytes for d in topology.devices], np.float64)
         whole = np.ceil(graph.tensor_bytes)
         # A device that could hold every tensor at once never makes a task wait.
@@ -196,10 +197,12 @@ class Simulator:
             "whole_bytes": whole,
             "transfer_s": transfer_s,
             "route": topology.route,
-            "capacity": np.array(capacity, np.int64),
+            "room_ptr": np.cumsum([0, *rooms]),
+            "capacity": np.array([n + ahead if n else UNLIMITED for n in rooms], np.int64),
             "memory_bytes": memory,
             "dispatch_s": float(topology.host.dispatch_s),
             "completion_s": float(topology.host.completion_s),
+            "ahead": ahead,
             "fifo": config.strategy == "fifo",
             "synchronous": bool(config.synchronous),
             "limit_memory": limit_memory,

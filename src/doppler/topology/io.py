@@ -54,6 +54,7 @@ def topology_to_json(topology: Topology) -> str:
     document["host"] = {
         "dispatch_s": topology.host.dispatch_s,
         "completion_s": topology.host.completion_s,
+        "ahead": topology.host.ahead,
     }
     document["devices"] = [_device_to_json(d) for d in topology.devices]
     pairs: list[list[list[str]]] = [[] for _ in topology.links]
@@ -116,10 +117,11 @@ def topology_from_document(document: Any, source: str = "topology") -> Topology:
 
 
 def _host(row: Any) -> Host:
-    check_keys(row, optional=("dispatch_s", "completion_s"), source="host")
+    check_keys(row, optional=("dispatch_s", "completion_s", "ahead"), source="host")
     return Host(
         dispatch_s=_number(row, "dispatch_s", "host", default=0.0),
         completion_s=_number(row, "completion_s", "host", default=0.0),
+        ahead=_whole(row, "ahead", "host", default=0, least=0),
     )
 
 

@@ -43,6 +43,7 @@ class Host:
 
     dispatch_s: float = 0.0  # to start a task; the host starts one at a time
     completion_s: float = 0.0  # from a task's end until tasks that wait for it may start
+    ahead: int = 0  # tasks it may start on a busy device or link, to begin there in that order
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,6 +125,8 @@ def _check_numbers(topology: Topology) -> None:
     host = topology.host
     seconds = {"dispatch_s": host.dispatch_s, "completion_s": host.completion_s}
     _check_positive("host", {}, seconds)
+    if host.ahead < 0:
+        raise TopologyError(f"host: ahead is {host.ahead}, must not be negative")
 
 
 def _check_positive(where: str, rates: dict[str, float], seconds: dict[str, float]) -> None:

@@ -1,0 +1,24 @@
+"""From program to graph: how axes are cut, and what becomes of that."""
+
+from collections.abc import Mapping, Sequence
+
+from doppler.graph.graph import Graph
+from doppler.programs.program import Program
+from doppler.sharding.lower import lower
+from doppler.sharding.partition import METHODS, partition
+
+__all__ = ["METHODS", "lower", "partition", "shard"]
+
+
+def shard(
+    program: Program,
+    parts: int,
+    *,
+    method: str = "paper",
+    partitions: Mapping[str, Sequence[int]] | None = None,
+    abstract_costs: bool = False,
+    preaggregate: int = 0,
+) -> Graph:
+    """The graph of a program cut into `parts` pieces; see `partition` and `lower`."""
+    cuts = partition(program, parts, method=method, partitions=partitions)
+    return lower(program, cuts, abstract_costs=abstract_costs, preaggregate=preaggregate)

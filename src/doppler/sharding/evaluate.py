@@ -1,0 +1,83 @@
+"""The values of a sharded graph, computed vertex by vertex in numpy: the oracle of execution."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from doppler.errors import GraphError
+from doppler.graph.graph import Graph, Kernel
+from doppler.graph.ops import OpKind
+from doppler.programs.numpy_ops import Array, compute
+
+
+def evaluate_graph(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """The results of a graph by meta-op, for whole inputs by name.
+
+    Results are the tensors that nobody reads and those whose kernels name a `result`, put
+    together from their blocks.
+    """
+    if not graph.kernels:
+        raise GraphError(f"graph `{graph.name}` has no kernels to evaluate")
+    values: dict[int, Array] = {}
+    for v in graph.topological_order.tolist():
+        kernel = graph.kernels[v]
+        if kernel is None:
+            raise GraphError(f"vertex `{graph.vertex_names[v]}` has no kernel to evaluate")
+        (tensor,) = graph.output_tensor[graph.output_ptr[v] : graph.output_ptr[v + 1]].tolist()
+        if graph.is_input[v]:
+            values[tensor] = inputs[graph.meta_ops[v]][_slices(kernel)]
+        else:
+            values[tensor] = run_kernel(kernel, [values[t] for t in kernel.inputs])
+    return _joined(graph, values)
+
+
+def run_kernel(kernel: Kernel, inputs: list[Array]) -> Array:
+    """The output of one kernel for the tensors in its input slots."""
+    attributes = kernel.attributes
+    shape, dtype = kernel.shapes[0], kernel.dtypes[0]
+    if kernel.op == OpKind.SELECT:
+        whole = {"shape": shape, "pieces": [p for o in attributes["operands"] for p in o["pieces"]]}
+        return assemble(whole, inputs)
+    operands = [assemble(operand, inputs) for operand in attributes.get("operands", ())]
+    axes = attributes.get("axes", [[]] * len(operands))
+    return compute(kernel.op, attributes, operands, axes, shape, dtype)
+
+
+def assemble(operand: Any, inputs: list[Array]) -> Array:
+    """An operand: one of the inputs, or put together from pieces of several."""
+    if isinstance(operand, int):
+        return inputs[operand]
+    first = inputs[operand["pieces"][0][0]]
+    result = np.empty(operand["shape"], first.dtype)
+    for slot, part, place in operand["pieces"]:
+        source = tuple(slice(low, high) for low, high in part)
+        target = tuple(
+            slice(at, at + high - low) for at, (low, high) in zip(place, part, strict=True)
+        )
+        result[target] = inputs[slot][source]
+    return result
+
+
+def _slices(kernel: Kernel) -> tuple[slice, ...]:
+    return tuple(slice(low, high) for low, high in kernel.attributes["block"])
+
+
+def _joined(graph: Graph, values: dict[int, Array]) -> dict[str, Array]:
+    is_read = np.zeros(graph.num_tensors, np.bool_)
+    is_read[graph.edge_tensor] = True
+    blocks: dict[str, list[tuple[Kernel, Array]]] = {}
+    for tensor, v in enumerate(graph.tensor_producer.tolist()):
+        kernel = graph.kernels[v]
+        assert kernel is not None
+        name = kernel.attributes.get("result", None if is_read[tensor] else graph.meta_ops[v])
+        if name is not None and not graph.is_input[v]:
+            blocks.setdefault(name, []).append((kernel, values[tensor]))
+    results = {}
+    for name, parts in blocks.items():
+        ends = np.array([[high for _, high in k.attributes["block"]] for k, _ in parts], np.int64)
+        result = np.zeros(ends.max(axis=0), parts[0][1].dtype)
+        for kernel, value in parts:
+            result[_slices(kernel)] = value
+        results[name] = result
+    return results
