@@ -23,8 +23,9 @@ format: $(VENV)/dev.stamp  ## put the code into shape
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/dev.stamp  ## measure the simulator against SimPy
+bench: $(VENV)/dev.stamp  ## the simulator against SimPy; the workloads against the paper
 	$(BIN)/python benchmarks/simulator.py
+	$(BIN)/python benchmarks/workloads.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

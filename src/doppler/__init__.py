@@ -1,7 +1,7 @@
 """Doppler: which device should run each operation of a dataflow graph, and how good is that?
 
 >>> import doppler as dp
->>> graph = dp.programs.random_dag(seed=0)
+>>> graph = dp.shard(dp.programs.llama_block(), parts=4)
 >>> topology = dp.Topology.preset("p100x4")
 >>> assignment = dp.place(graph, topology, "critical-path", seed=0)
 >>> trace = dp.simulate(graph, topology, assignment)
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from doppler.formats import from_networkx, load_graph, to_networkx
     from doppler.graph import Graph, GraphBuilder, Kernel, OpKind, read_graph, write_graph
     from doppler.placers import LowerBounds, Placer, lower_bounds, make_placer, place
+    from doppler.programs import Program, ProgramBuilder
+    from doppler.sharding import shard
     from doppler.sim import Noise, ReferenceSimulator, SimConfig, Simulator, simulate
     from doppler.topology import Device, Host, Link, Topology, load_topology, write_topology
     from doppler.trace import Trace, read_trace, write_trace
@@ -43,6 +45,8 @@ _MODULE_OF = {
     "Noise": "doppler.sim",
     "OpKind": "doppler.graph",
     "Placer": "doppler.placers",
+    "Program": "doppler.programs",
+    "ProgramBuilder": "doppler.programs",
     "ReferenceSimulator": "doppler.sim",
     "SimConfig": "doppler.sim",
     "Simulator": "doppler.sim",
@@ -57,6 +61,7 @@ _MODULE_OF = {
     "read_assignment": "doppler.assignment",
     "read_graph": "doppler.graph",
     "read_trace": "doppler.trace",
+    "shard": "doppler.sharding",
     "simulate": "doppler.sim",
     "to_networkx": "doppler.formats",
     "write_assignment": "doppler.assignment",
@@ -82,6 +87,8 @@ __all__ = [
     "Noise",
     "OpKind",
     "Placer",
+    "Program",
+    "ProgramBuilder",
     "ReferenceSimulator",
     "SimConfig",
     "Simulator",
@@ -98,6 +105,7 @@ __all__ = [
     "read_assignment",
     "read_graph",
     "read_trace",
+    "shard",
     "simulate",
     "to_networkx",
     "write_assignment",

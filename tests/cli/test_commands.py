@@ -14,7 +14,7 @@ from doppler.topology import Topology
 from doppler.trace import read_trace
 
 REFERENCE_TEXT = "4\n0,\n0, 1,\n1, 2,\n2,8,einsummable\n3,12,formation\n4,16\n"
-VERBS = ("demo", "import", "show", "place", "simulate", "list")
+VERBS = ("demo", "shard", "import", "show", "place", "simulate", "list")
 
 
 def test_help_names_every_verb(dop: Dop) -> None:
@@ -161,6 +161,7 @@ def test_show_a_topology_by_name_and_by_file(dop: Dop, tmp_path: Path) -> None:
     ("kind", "name"),
     [
         ("placers", "critical-path"),
+        ("workloads", "llama-layer"),
         ("topologies", "p100x4-8gb"),
         ("strategies", "breadth-first"),
         ("formats", "reference-text"),

@@ -75,6 +75,11 @@ def _first_axis_cut(op: Op, parts: int) -> Cut:
         cut = tuple(parts if i == axis else 1 for i in range(len(op.join)))
         if divides(op, cut):
             return cut
+    if op.is_contraction:
+        raise ShardingError(
+            f"`{op.name}`: no axis of its output {op.shape} divides into {parts} parts",
+            hint="choose a divisor of one of them",
+        )
     return (1,) * len(op.join)
 
 

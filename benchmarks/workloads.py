@@ -1,0 +1,69 @@
+"""The paper's workloads on one device against the paper's rows, and how sharding scales.
+
+Run it as `python benchmarks/workloads.py`; it takes half a minute.
+"""
+
+from time import perf_counter
+
+from doppler.graph import Graph
+from doppler.placers import place
+from doppler.programs.llama import transformer
+from doppler.programs.registry import workload
+from doppler.sharding import lower, partition, shard
+from doppler.sim import SimConfig, simulate
+from doppler.topology import load_topology
+
+# Measured by the paper on one GPU, in milliseconds (Apps. H.1 and H.2); its V100 rows conflict:
+# the layer, which contains the block, is faster than the block.
+PAPER_MS = {
+    "p100x4": {"chainmm": 439.8, "ffnn": 148.2, "llama-block": 465.1, "llama-layer": 482.6},
+    "v100x8": {"chainmm": 83.5, "ffnn": 51.4, "llama-block": 154.4, "llama-layer": 105.0},
+}
+LAYERS = (6, 12, 24, 48, 96)
+
+
+def graph_of(name: str, devices: int) -> Graph:
+    """A workload cut as in the paper: 16 parts, or for Llama one part per device."""
+    found = workload(name)
+    program = found.build()
+    assert not isinstance(program, Graph)
+    return shard(program, devices if name.startswith("llama") else found.parts)
+
+
+def compare_one_device() -> None:
+    print("\nOne device, simulated, against the paper's one-GPU rows (ms)\n")
+    print("  topology  workload       vertices  simulated   paper")
+    for name, rows in PAPER_MS.items():
+        topology = load_topology(name)
+        for label, paper_ms in rows.items():
+            graph = graph_of(label, topology.num_devices)
+            # The paper's engine evicts to host memory where ours would run out.
+            config = SimConfig(limit_memory=False)
+            trace = simulate(graph, topology, place(graph, topology, "single"), config=config)
+            ours = trace.makespan_s * 1e3
+            print(
+                f"  {name:<10}{label:<14}{graph.num_vertices:>9}{ours:>11.1f}{paper_ms:>8.1f}"
+                f"{100 * (ours / paper_ms - 1):>+8.1f}%"
+            )
+
+
+def show_scaling() -> None:
+    print("\nSharding a transformer into 8 parts (s)\n")
+    print("  layers  vertices   build  partition   lower  ms/layer")
+    for layers in LAYERS:
+        began = perf_counter()
+        program = transformer(layers=layers)
+        built = perf_counter()
+        cuts = partition(program, 8)
+        cut = perf_counter()
+        graph = lower(program, cuts)
+        done = perf_counter()
+        print(
+            f"  {layers:>6}{graph.num_vertices:>10}{built - began:>8.2f}{cut - built:>11.2f}"
+            f"{done - cut:>8.2f}{1e3 * (done - began) / layers:>10.1f}"
+        )
+
+
+if __name__ == "__main__":
+    compare_one_device()
+    show_scaling()
