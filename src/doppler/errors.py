@@ -71,11 +71,17 @@ class UnknownNameError(DopplerError, LookupError):
         super().__init__(f"no {kind} named `{name}`", hint=f"{guess}known: {', '.join(names)}")
 
 
+class Interrupted(BaseException):
+    """Ctrl-C. Work that has a best answer so far returns it; other work lets this pass."""
+
+
 class MissingExtraError(DopplerError, ImportError):
     """An optional library is needed and absent."""
 
-    def __init__(self, library: str, purpose: str) -> None:
-        super().__init__(f"{purpose} needs `{library}`", hint=f"pip install {library}")
+    def __init__(self, library: str, purpose: str, *, extra: str | None = None) -> None:
+        """`extra` of this package brings the library, where one does."""
+        package = library if extra is None else f"doppler-placement[{extra}]"
+        super().__init__(f"{purpose} needs `{library}`", hint=f"pip install {package}")
 
 
 class OutOfMemoryError(DopplerError, RuntimeError):

@@ -13,13 +13,17 @@ _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 def track(steps: Sequence[Item], what: str) -> Iterator[Item]:
     """The steps one by one, telling the listener, if there is one, how far it has come."""
-    listener = _listener.get()
     for done, step in enumerate(steps):
-        if listener is not None:
-            listener(what, done, len(steps))
+        report(what, done, len(steps))
         yield step
+    report(what, len(steps), len(steps))
+
+
+def report(what: str, done: int, total: int) -> None:
+    """Tell the listener, if there is one, how far some work has come."""
+    listener = _listener.get()
     if listener is not None:
-        listener(what, len(steps), len(steps))
+        listener(what, done, total)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from doppler.topology import Topology
 from doppler.trace import read_trace
 
 REFERENCE_TEXT = "4\n0,\n0, 1,\n1, 2,\n2,8,einsummable\n3,12,formation\n4,16\n"
-VERBS = ("demo", "shard", "import", "show", "place", "simulate", "list")
+VERBS = ("demo", "shard", "import", "show", "place", "simulate", "compare", "list")
 
 
 def test_help_names_every_verb(dop: Dop) -> None:
@@ -49,7 +49,8 @@ def test_demo_as_json_is_sorted_and_above_the_bound(dop: Dop) -> None:
 
 
 def test_place_writes_what_it_reports(dop: Dop, files: Path) -> None:
-    result = dop("place", "graph.json", "--topology", "v100x8", "-o", "a.json", "--json")
+    place = ("place", "graph.json", "--topology", "v100x8", "-o", "a.json")
+    result = dop(*place, "--placer", "critical-path", "--json")
     graph, topology = load_graph(files / "graph.json"), Topology.preset("v100x8")
     assignment = read_assignment(files / "a.json")
     report = result.json()
@@ -65,6 +66,15 @@ def test_place_for_people(dop: Dop, files: Path) -> None:
     assert result.code == 0
     assert "round-robin on p100x4: makespan" in result.out
     assert "gap" in result.out
+
+
+def test_place_searches_as_long_as_it_may_and_says_who_won(dop: Dop, files: Path) -> None:
+    report = dop("place", "graph.json", "--budget", "0.3", "--json").json()
+    assert report["placer"] == "auto"
+    assert report["won"]
+    heuristic = dop("place", "graph.json", "--placer", "critical-path", "--json").json()
+    assert report["makespan_s"] <= heuristic["makespan_s"]
+    assert "auto (" in dop("place", "graph.json", "--budget", "0.3").out
 
 
 def test_simulate_gives_the_makespan_first_and_the_trace(dop: Dop, files: Path) -> None:
@@ -104,7 +114,7 @@ def test_simulate_for_people(dop: Dop, files: Path) -> None:
 
 
 def test_simulate_takes_the_topology_the_assignment_was_made_for(dop: Dop, files: Path) -> None:
-    dop("place", "graph.json", "--topology", "v100x8", "-o", "a.json")
+    dop("place", "graph.json", "--topology", "v100x8", "-p", "random", "-o", "a.json")
     implied = dop("simulate", "graph.json", "a.json", "--json").json()
     assert implied["topology"] == "v100x8"
 

@@ -29,7 +29,7 @@ def test_no_makespan_is_below_a_lower_bound(data: st.DataObject, strategy: str) 
     assignment = Assignment(data.draw(devices_for(graph, topology)))
     makespan = Simulator(topology, SimConfig(strategy=strategy)).run(graph, assignment).makespan_s
     bounds = lower_bounds(graph, topology)
-    for bound in (bounds.path_s, bounds.work_s, bounds.host_s):
+    for bound in (bounds.path_s, bounds.work_s, bounds.window_s, bounds.host_s):
         assert makespan >= bound * (1 - 1e-9)
 
 

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from doppler.cli import demo, importing, listing, placing, sharding, showing, simulating
+from doppler.cli import comparing, demo, importing, listing, placing, sharding, showing, simulating
 from doppler.cli.output import note, print_error
-from doppler.errors import DopplerError
+from doppler.errors import DopplerError, Interrupted
 
 app = typer.Typer(
     name="dop",
@@ -24,6 +24,7 @@ app.command("import")(importing.import_graph)
 app.command("show")(showing.show)
 app.command("place")(placing.place)
 app.command("simulate")(simulating.simulate)
+app.command("compare")(comparing.compare)
 app.command("list")(listing.list_names)
 
 
@@ -45,12 +46,8 @@ def options(
     """Decide which device runs each operation of a dataflow graph, and see how good that is."""
 
 
-class Interrupted(BaseException):
-    """Ctrl-C. Not a KeyboardInterrupt, which the command parser would take for its own."""
-
-
 def _interrupt(signum: int, frame: FrameType | None) -> None:
-    raise Interrupted
+    raise Interrupted  # not KeyboardInterrupt, which the command parser would take for its own
 
 
 def main() -> None:

@@ -64,6 +64,13 @@ def seconds(value: float) -> str:
     raise AssertionError
 
 
+def spread(mean: float, deviation: float) -> str:
+    """A mean and a standard deviation for people: 12.3 ± 0.4 ms."""
+    number, unit = seconds(mean).split()
+    scale = {"s": 1.0, "ms": 1e-3, "µs": 1e-6}[unit]
+    return f"{number} ± {deviation / scale:.2g} {unit}"
+
+
 def amount(value: float, unit: str) -> str:
     """A large number for people: 1.5 GB."""
     for prefix, scale in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):

@@ -14,7 +14,10 @@ def place(
     topology_name: TopologyName = DEFAULT_TOPOLOGY,
     placer: Annotated[
         str, typer.Option("--placer", "-p", metavar="NAME", help="From `dop list placers`.")
-    ] = "critical-path",
+    ] = "auto",
+    budget: Annotated[
+        float, typer.Option(min=0.01, metavar="SECONDS", help="For placers that search.")
+    ] = 10.0,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Assignment file to write.")
     ] = None,
@@ -32,15 +35,21 @@ def place(
     from doppler.assignment import write_assignment
     from doppler.formats import load_graph
     from doppler.placers import gap, lower_bounds, make_placer
+    from doppler.placers.auto import AutoPlacer
     from doppler.sim import simulate
     from doppler.topology import load_topology
 
-    chosen = make_placer(placer)
+    chosen = make_placer(placer, budget_s=budget)
     topology = load_topology(topology_name)
     graph = load_graph(graph_file)
     with showing_progress():
         began = perf_counter()
-        assignment = chosen.place(graph, topology, seed=seed)
+        won = placer
+        if isinstance(chosen, AutoPlacer):
+            result = chosen.run(graph, topology, seed=seed)
+            assignment, won = result.assignment, result.won
+        else:
+            assignment = chosen.place(graph, topology, seed=seed)
         took = perf_counter() - began
         makespan = simulate(graph, topology, assignment, seed=seed).makespan_s
     bound = lower_bounds(graph, topology).best_s
@@ -53,6 +62,7 @@ def place(
                 "lower_bound_s": bound,
                 "gap": gap(makespan, bound),
                 "placer": placer,
+                "won": won,
                 "seconds": took,
                 "topology": topology.name,
                 "graph": graph.name,
@@ -60,8 +70,9 @@ def place(
             }
         )
         return
+    who = placer if won == placer else f"{placer} ({won})"
     stdout().print(
-        f"{placer} on {topology.name}: makespan {seconds(makespan)}, lower bound "
+        f"{who} on {topology.name}: makespan {seconds(makespan)}, lower bound "
         f"{seconds(bound)}, gap {percent(gap(makespan, bound))} (placed in {seconds(took)})"
     )
     if output:

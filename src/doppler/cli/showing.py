@@ -166,6 +166,7 @@ def _graph_summary(graph: "Graph", topology: "Topology") -> dict[str, Any]:
         "lower_bounds_s": {
             "path": bounds.path_s,
             "work": bounds.work_s,
+            "window": bounds.window_s,
             "host": bounds.host_s,
         },
         "lower_bound_s": bounds.best_s,
@@ -191,7 +192,8 @@ def _print_graph(s: dict[str, Any]) -> None:
     out.print(
         f"on {s['topology']}: parallelism {s['parallelism']:.3g}, lower bound "
         f"{seconds(s['lower_bound_s'])} (path {seconds(bounds['path'])}, "
-        f"work {seconds(bounds['work'])}, host {seconds(bounds['host'])})"
+        f"work {seconds(bounds['work'])}, window {seconds(bounds['window'])}, "
+        f"host {seconds(bounds['host'])})"
     )
 
 

@@ -12,6 +12,7 @@ from doppler.cli.output import (
     print_json,
     seconds,
     showing_progress,
+    spread,
     stdout,
     table,
 )
@@ -124,10 +125,10 @@ def _summary(trace: "Trace", makespans: list[float], output: Path | None) -> dic
 
 def _print_summary(trace: "Trace", makespans: Any) -> None:
     out = stdout()
-    spread = ""
+    several = ""
     if len(makespans) > 1:
-        spread = f", {seconds(makespans.mean())} ± {seconds(makespans.std())} over {len(makespans)}"
-    out.print(f"makespan {seconds(trace.makespan_s)}{spread}")
+        several = f", {spread(makespans.mean(), makespans.std())} over {len(makespans)}"
+    out.print(f"makespan {seconds(trace.makespan_s)}{several}")
     devices = table("device", "busy", "idle", "execs")
     for i, device in enumerate(trace.devices):
         execs = int(((trace.device == i) & ~trace.is_transfer).sum())

@@ -11,7 +11,10 @@ from doppler.topology.topology import Topology
 
 
 class Placer(Protocol):
-    """Makes assignments. The same graph, topology and seed give the same assignment."""
+    """Makes assignments. The same graph, topology and seed give the same assignment.
+
+    But for placers that search for so many seconds: those have a class method `with_budget`.
+    """
 
     name: str
 

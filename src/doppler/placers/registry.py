@@ -8,10 +8,26 @@ from doppler.graph.graph import Graph
 from doppler.placers.base import Placer
 from doppler.topology.topology import Topology
 
-DEFAULT = "critical-path"
+DEFAULT = "auto"
 
 _PLACERS = {  # name: "module:class"
+    "annealing": "doppler.placers.search:AnnealingPlacer",
+    "auto": "doppler.placers.auto:AutoPlacer",
+    "enumerative": "doppler.placers.enumerative:EnumerativePlacer",
+    "genetic": "doppler.placers.genetic:GeneticPlacer",
+    "local-search": "doppler.placers.search:LocalSearchPlacer",
     "critical-path": "doppler.placers.critical_path:CriticalPathPlacer",
+    "cp-sat": "doppler.placers.exact:ExactPlacer",
+    "cpop": "doppler.placers.list_schedulers:CpopPlacer",
+    "etf": "doppler.placers.list_schedulers:EtfPlacer",
+    "hypergraph": "doppler.placers.hypergraph:HypergraphPlacer",
+    "heft": "doppler.placers.list_schedulers:HeftPlacer",
+    "m-etf": "doppler.placers.list_schedulers:MemoryEtfPlacer",
+    "m-sct": "doppler.placers.list_schedulers:MemorySctPlacer",
+    "max-min": "doppler.placers.list_schedulers:MaxMinPlacer",
+    "metis": "doppler.placers.metis:MetisPlacer",
+    "min-min": "doppler.placers.list_schedulers:MinMinPlacer",
+    "peft": "doppler.placers.list_schedulers:PeftPlacer",
     "random": "doppler.placers.baselines:RandomPlacer",
     "round-robin": "doppler.placers.baselines:RoundRobinPlacer",
     "single": "doppler.placers.baselines:SinglePlacer",
@@ -23,12 +39,17 @@ def placer_names() -> list[str]:
     return sorted(_PLACERS)
 
 
-def make_placer(name: str) -> Placer:
-    """The placer of that name, with its default options."""
+def make_placer(name: str, *, budget_s: float | None = None) -> Placer:
+    """The placer of that name; `budget_s` is for those that search as long as they may."""
     if name not in _PLACERS:
         raise UnknownNameError("placer", name, _PLACERS)
     module, _, cls = _PLACERS[name].partition(":")
-    placer: Placer = getattr(import_module(module), cls)()
+    kind = getattr(import_module(module), cls)
+    placer: Placer
+    if budget_s is not None and hasattr(kind, "with_budget"):
+        placer = kind.with_budget(budget_s)
+    else:
+        placer = kind()
     return placer
 
 

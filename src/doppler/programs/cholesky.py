@@ -5,6 +5,7 @@ from doppler.graph.builder import GraphBuilder
 from doppler.graph.graph import Graph, Kernel
 from doppler.graph.ops import OpKind
 
+ITEM_BYTES = {"float32": 4, "float64": 8}
 FLOPS = {"potrf": 1 / 3, "trsm": 1.0, "syrk": 1.0, "gemm": 2.0}  # per tile³
 
 
@@ -16,6 +17,8 @@ def cholesky(*, size: int = 16384, parts: int = 8, dtype: str = "float32") -> Gr
     """
     if parts < 1 or size < 1 or size % parts:
         raise ConfigError(f"size {size} does not divide into {parts} tiles")
+    if dtype not in ITEM_BYTES:
+        raise ConfigError(f"dtype is {dtype}, must be {' or '.join(ITEM_BYTES)}")
     tiling = _Tiling(size // parts, dtype)
     tile = {
         (i, j): tiling.task("input", (i, j), (), "A") for i in range(parts) for j in range(i + 1)
@@ -38,7 +41,7 @@ class _Tiling:
 
     def __init__(self, tile: int, dtype: str) -> None:
         self.tile, self.dtype = tile, dtype
-        self.bytes = tile * tile * {"float32": 4, "float64": 8}[dtype]
+        self.bytes = tile * tile * ITEM_BYTES[dtype]
         self.builder = GraphBuilder("cholesky")
 
     def task(

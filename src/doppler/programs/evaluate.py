@@ -28,7 +28,7 @@ def random_inputs(program: Program, seed: int = 0) -> dict[str, Array]:
     values = {}
     for op in program.ops:
         if op.kind == OpKind.INPUT:
-            x = rng.standard_normal(op.shape) / max(op.shape) ** 0.5
+            x = rng.standard_normal(op.shape) / max(op.shape, default=1) ** 0.5
             if "complex" in op.dtype:
                 x = np.exp(1j * x)
             values[op.name] = x.astype(op.dtype)

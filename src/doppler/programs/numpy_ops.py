@@ -62,7 +62,8 @@ def compute(
     wide = [_widened(operand) for operand in operands]
     if kind == OpKind.MATMUL:
         terms: list[Any] = [part for pair in zip(wide, axes, strict=True) for part in pair]
-        result = np.einsum(*terms, list(range(len(shape))))
+        present = [i for i in range(len(shape)) if any(i in term for term in axes)]
+        result = np.einsum(*terms, present).reshape(shape)  # axes that no operand has are new ones
     elif kind == OpKind.INPUT_ELEMWISE:
         (x,) = (_aligned(w, a, len(shape)) for w, a in zip(wide, axes, strict=True))
         if attributes["fn"] == "affine":
@@ -73,9 +74,9 @@ def compute(
         x, y = (_aligned(w, a, len(shape)) for w, a in zip(wide, axes, strict=True))
         result = BINARY[attributes["fn"]](x, y)
     elif kind in REDUCTIONS.values():
-        joined = wide[0].transpose(np.argsort([axis or 0 for axis in axes[0]]))
-        over = tuple(range(len(shape), joined.ndim))
-        result = AGGREGATE[attributes["fn"]].reduce(joined, axis=over)
+        rank = max([len(shape), *(1 + axis for axis in axes[0] if axis is not None)])
+        joined = _aligned(wide[0], axes[0], rank)
+        result = AGGREGATE[attributes["fn"]].reduce(joined, axis=tuple(range(len(shape), rank)))
     elif kind == OpKind.FORMATION:
         result = AGGREGATE[attributes["fn"]].reduce(wide, axis=0)
     elif kind == OpKind.COMPLEXER:

@@ -27,6 +27,8 @@ def random_dag(
         raise ConfigError(f"depth is {depth}, must be between 1 and the {vertices} vertices")
     if inputs < 1 or flops <= 0 or bytes_per_flop < 0:
         raise ConfigError("inputs and flops must be positive, bytes_per_flop not negative")
+    if seed < 0:
+        raise ConfigError(f"seed is {seed}, must not be negative")
     rng = np.random.default_rng(seed)
     builder = GraphBuilder(f"random-dag-{vertices}")
     sources = [builder.input(f"x{i}", output_bytes=flops * bytes_per_flop) for i in range(inputs)]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from doppler.errors import ProgramError
+from doppler.errors import ProgramError, UnknownNameError
 from doppler.graph.ops import OpKind
 from doppler.programs.program import REDUCTIONS, Axis, Op, Program, Read
 
@@ -46,6 +46,8 @@ class ProgramBuilder:
         name: str = "fill",
     ) -> "Tensor":
         """A tensor of one value; with `above`, that value above the diagonal of the last axes."""
+        if above is not None and len(shape) < 2:
+            raise ProgramError(f"`{name}`: shape {tuple(shape)} has no diagonal to be above")
         attributes = {"value": value} | ({} if above is None else {"above": above})
         return self.add(
             OpKind.FILL, tuple(shape), dtype or self.dtype, (), name=name, attributes=attributes
@@ -96,9 +98,11 @@ class ProgramBuilder:
         if not outputs:
             raise ProgramError(f"program `{self.name}` has no outputs")
         for output in outputs:
+            if output.builder is not self:
+                raise ProgramError(f"`{output.name}` is of another program than `{self.name}`")
             if output.dims != tuple(range(len(output.dims))):
                 raise ProgramError(
-                    "an output must be the result of an operation, not a view of one"
+                    f"an output must be the result of an operation, not a view of `{output.name}`"
                 )
         return Program(self.name, tuple(self.ops), tuple(output.op for output in outputs))
 
@@ -211,7 +215,10 @@ class Tensor:
 
     def __matmul__(self, other: "Tensor") -> "Tensor":
         if len(self.dims) != 2 or len(other.dims) != 2:
-            raise ProgramError("`@` takes two matrices", hint="use einsum for more axes")
+            raise ProgramError(
+                f"`@` takes two matrices, not {self!r} and {other!r}",
+                hint="use einsum for more axes",
+            )
         return einsum("ij,jk->ik", self, other, name="matmul")
 
     def sum(self, *axes: int, name: str = "sum") -> "Tensor":
@@ -256,6 +263,8 @@ def unary(
     fn: str, x: Tensor, *, name: str | None = None, dtype: str | None = None, **options: float
 ) -> Tensor:
     """A function of every element."""
+    if fn not in UNARY:
+        raise UnknownNameError("function", fn, UNARY)
     attributes: dict[str, Any] = {"fn": fn, **options}
     return x.builder.add(
         OpKind.INPUT_ELEMWISE,
@@ -269,17 +278,15 @@ def unary(
 
 def binary(fn: str, a: Tensor, b: Tensor | float, *, name: str | None = None) -> Tensor:
     """A function of two tensors, element by element, with numpy's broadcasting."""
+    if fn not in BINARY:
+        raise UnknownNameError("function", fn, BINARY)
     if not isinstance(b, Tensor):
         scale = {"add": 1.0, "sub": 1.0, "mul": b, "div": 1.0 / b if b else 0.0}
         if fn not in scale or (fn == "div" and not b):
             raise ProgramError(f"`{fn}` of `{a.name}` and the number {b}")
         shift = {"add": b, "sub": -b}.get(fn, 0.0)
         return a.affine(scale[fn], shift, name=name or fn)
-    if a.dtype != b.dtype:
-        raise ProgramError(
-            f"`{name or fn}`: `{a.name}` is {a.dtype}, `{b.name}` is {b.dtype}",
-            hint="cast one with .astype",
-        )
+    _check_pair(a, b, name or fn)
     try:
         shape = tuple(int(n) for n in np.broadcast_shapes(a.shape, b.shape))
     except ValueError:
@@ -298,11 +305,7 @@ def einsum(subscripts: str, a: Tensor, b: Tensor, *, name: str = "einsum") -> Te
     terms = inputs.split(",")
     if not arrow or len(terms) != 2 or len(set(output)) != len(output):
         raise ProgramError(f"`{name}`: `{subscripts}` is not of the form ij,jk->ik")
-    if a.dtype != b.dtype:
-        raise ProgramError(
-            f"`{name}`: `{a.name}` is {a.dtype}, `{b.name}` is {b.dtype}",
-            hint="cast one with .astype",
-        )
+    _check_pair(a, b, name)
     sizes: dict[str, int] = {}
     for term, tensor in zip(terms, (a, b), strict=True):
         if len(term) != len(tensor.shape) or len(set(term)) != len(term):
@@ -337,6 +340,8 @@ def einsum(subscripts: str, a: Tensor, b: Tensor, *, name: str = "einsum") -> Te
 
 def reduce(fn: str, x: Tensor, axes: Sequence[int], *, name: str | None = None) -> Tensor:
     """The maximum, minimum, sum or product over some axes."""
+    if fn not in REDUCTIONS:
+        raise UnknownNameError("reduction", fn, REDUCTIONS)
     gone = sorted({_axis(x, axis) for axis in axes})
     if not gone:
         raise ProgramError(f"`{name or fn}` of `{x.name}` names no axis to reduce")
@@ -355,15 +360,15 @@ def reduce(fn: str, x: Tensor, axes: Sequence[int], *, name: str | None = None) 
 
 def concat(tensors: Sequence[Tensor], axis: int, *, name: str = "concat") -> Tensor:
     """The tensors one after the other along an axis."""
+    if not tensors:
+        raise ProgramError(f"`{name}` of no tensors")
     first = tensors[0]
     axis = _axis(first, axis)
     for other in tensors:
         _check_no_view(other, name)
+        _check_pair(first, other, name)
         same = [n for i, n in enumerate(other.shape) if i != axis]
-        if (
-            same != [n for i, n in enumerate(first.shape) if i != axis]
-            or other.dtype != first.dtype
-        ):
+        if same != [n for i, n in enumerate(first.shape) if i != axis]:
             raise ProgramError(f"`{name}`: {other!r} does not fit {first!r} but for axis {axis}")
     total = sum(t.shape[axis] for t in tensors)
     shape = (*first.shape[:axis], total, *first.shape[axis + 1 :])
@@ -377,7 +382,7 @@ def concat(tensors: Sequence[Tensor], axis: int, *, name: str = "concat") -> Ten
 
 def to_complex(x: Tensor, *, name: str = "to_complex") -> Tensor:
     """Pairs along the last axis as complex numbers."""
-    if x.dtype not in COMPLEX_OF or x.shape[-1] % 2:
+    if x.dtype not in COMPLEX_OF or not x.shape or x.shape[-1] % 2:
         raise ProgramError(
             f"`{name}`: {x!r} has no pairs of {' or '.join(COMPLEX_OF)} along its last axis"
         )
@@ -388,8 +393,8 @@ def to_complex(x: Tensor, *, name: str = "to_complex") -> Tensor:
 
 def to_real(x: Tensor, *, name: str = "to_real") -> Tensor:
     """Complex numbers as pairs along the last axis."""
-    if x.dtype not in REAL_OF:
-        raise ProgramError(f"`{name}`: {x!r} is not complex")
+    if x.dtype not in REAL_OF or not x.dims or x.dims[-1] is None:
+        raise ProgramError(f"`{name}`: {x!r} has no complex numbers along its last axis")
     shape = (*x.shape[:-1], x.shape[-1] * 2)
     read = _read(x, range(len(shape)), scale=(1, 2))
     return x.builder.add(OpKind.COMPLEXER, shape, REAL_OF[x.dtype], [read], name=name)
@@ -462,6 +467,16 @@ def _check_no_view(x: Tensor, name: str) -> None:
         raise ProgramError(
             f"`{name}`: `{x.name}` is a transposed or broadcast view",
             hint="use the result of the operation itself, and take the view after",
+        )
+
+
+def _check_pair(a: Tensor, b: Tensor, name: str) -> None:
+    if a.builder is not b.builder:
+        raise ProgramError(f"`{name}`: `{a.name}` and `{b.name}` are of different programs")
+    if a.dtype != b.dtype:
+        raise ProgramError(
+            f"`{name}`: `{a.name}` is {a.dtype}, `{b.name}` is {b.dtype}",
+            hint="cast one with .astype",
         )
 
 

@@ -14,8 +14,8 @@ from doppler.programs.numpy_ops import Array, compute
 def evaluate_graph(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:
     """The results of a graph by meta-op, for whole inputs by name.
 
-    Results are the tensors that nobody reads and those whose kernels name a `result`, put
-    together from their blocks.
+    Results are put together from the tensors whose kernels name a `result`; in a graph where
+    none does, from those that nobody reads.
     """
     if not graph.kernels:
         raise GraphError(f"graph `{graph.name}` has no kernels to evaluate")
@@ -66,12 +66,14 @@ def _slices(kernel: Kernel) -> tuple[slice, ...]:
 def _joined(graph: Graph, values: dict[int, Array]) -> dict[str, Array]:
     is_read = np.zeros(graph.num_tensors, np.bool_)
     is_read[graph.edge_tensor] = True
+    named = any(kernel is not None and "result" in kernel.attributes for kernel in graph.kernels)
     blocks: dict[str, list[tuple[Kernel, Array]]] = {}
     for tensor, v in enumerate(graph.tensor_producer.tolist()):
         kernel = graph.kernels[v]
         assert kernel is not None
-        name = kernel.attributes.get("result", None if is_read[tensor] else graph.meta_ops[v])
-        if name is not None and not graph.is_input[v]:
+        unread = None if named or is_read[tensor] or graph.is_input[v] else graph.meta_ops[v]
+        name = kernel.attributes.get("result", unread)
+        if name is not None:
             blocks.setdefault(name, []).append((kernel, values[tensor]))
     results = {}
     for name, parts in blocks.items():

@@ -3,7 +3,8 @@
 Operations become blocks, row-major over their join axes. A contraction or reduction becomes
 shards, each with a partial result, and one formation per block of its output, which aggregates
 the partials. A block reads every block of its operands that overlaps the region it needs; what it
-takes of each, and where it puts it, is in its kernel.
+takes of each, and where it puts it, is in its kernel. The kernels that make the blocks of an
+output of the program name it as their `result`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -85,6 +86,7 @@ class _Lowering:
         self.outputs: list[Blocks] = []  # of each operation added so far
         self.abstract_costs = abstract_costs
         self.preaggregate = preaggregate
+        self.results = {program.ops[i].name for i in program.outputs}
 
     def add(self, number: int, cut: Cut) -> None:
         """Add the blocks of an operation, whose operands were added before."""
@@ -108,6 +110,8 @@ class _Lowering:
         inputs, operands = self._operands(op, ranges)
         attributes: dict[str, Any] = dict(op.attributes)
         attributes["block"] = [list(r) for r in ranges[:rank]]
+        if op.name in self.results and not op.is_aggregated:
+            attributes["result"] = op.name
         if op.reads:
             attributes["operands"] = operands
             attributes["axes"] = [[axis.join for axis in read.axes] for read in op.reads]
@@ -115,7 +119,7 @@ class _Lowering:
         read_bytes = sum(
             prod(high - low for low, high in region) * item_bytes(self.program.ops[read.op].dtype)
             for read in op.reads
-            if (region := _region(read, ranges))
+            if (region := _region(read, ranges)) is not None
         )
         flops, touched = exec_cost(op, join, read_bytes)
         return self._vertex(
@@ -139,7 +143,7 @@ class _Lowering:
             region = _region(read, ranges)
             blocks = self.outputs[read.op]
             pieces: list[Any] = []
-            for tensor, part, place in blocks.overlapping(region) if region else ():
+            for tensor, part, place in blocks.overlapping(region) if region is not None else ():
                 pieces.append([len(inputs), [list(p) for p in part], place])
                 inputs.append(tensor)
             if op.kind == OpKind.SELECT:
@@ -150,7 +154,7 @@ class _Lowering:
                 ]
                 for piece in pieces:
                     piece[2] = [p + b for p, b in zip(piece[2], begins, strict=True)]
-            shape = [high - low for low, high in region] if region else []
+            shape = [high - low for low, high in region or []]
             if op.kind != OpKind.SELECT and len(pieces) == 1 and shape == list(blocks.shape):
                 operands.append(pieces[0][0])
             else:
@@ -165,19 +169,25 @@ class _Lowering:
             starts = range(0, len(partials), self.preaggregate)
             groups = [partials[i : i + self.preaggregate] for i in starts]
             partials = [
-                self._aggregate(op, f"{op.name}.pre{_label((*index, i))}", ranges, group)
+                self._aggregate(
+                    op, f"{op.name}.pre{_label((*index, i))}", ranges, group, final=False
+                )
                 for i, group in enumerate(groups)
             ]
-        return self._aggregate(op, f"{op.name}.form{_label(index)}", ranges, partials)
+        return self._aggregate(op, f"{op.name}.form{_label(index)}", ranges, partials, final=True)
 
-    def _aggregate(self, op: Op, name: str, ranges: list[Range], partials: list[int]) -> int:
+    def _aggregate(
+        self, op: Op, name: str, ranges: list[Range], partials: list[int], *, final: bool
+    ) -> int:
         shape = tuple(high - low for low, high in ranges)
         flops, touched = formation_cost(prod(shape), op.dtype, len(partials))
-        attributes = {
+        attributes: dict[str, Any] = {
             "fn": op.attributes.get("fn", "sum"),
             "block": [list(r) for r in ranges],
             "operands": list(range(len(partials))),
         }
+        if final and op.name in self.results:
+            attributes["result"] = op.name
         return self._vertex(
             op,
             name=name,

@@ -40,7 +40,8 @@ class _Solver:
     its producers is in that tree or downstream of it, so that within a tree each operation but
     the root depends on one other. The last trees are solved first. Within a tree, from the
     leaves to the root, the best cost of each cut of an operation is found over the cuts of its
-    consumers in the tree; those elsewhere are known. Of more than two consumers in the tree only
+    consumers in the tree; those elsewhere are known (or, where trees wait for each other in a
+    circle, left out of account). Of more than two consumers in the tree only
     the two of lowest number are chosen jointly, the others take their own best.
     """
 
@@ -99,7 +100,7 @@ class _Solver:
             elif consumer in alone:
                 cut = self.options[consumer][alone[consumer]]
                 rest.append(self._points(number, consumer, reads, cut))
-            else:
+            elif consumer in self.cuts:
                 rest.append(self._points(number, consumer, reads, self.cuts[consumer]))
         if not needs and not rest:
             return own, [{} for _ in options]

@@ -75,7 +75,7 @@ def _first_axis_cut(op: Op, parts: int) -> Cut:
         cut = tuple(parts if i == axis else 1 for i in range(len(op.join)))
         if divides(op, cut):
             return cut
-    if op.is_contraction:
+    if op.is_contraction and parts > 1:
         raise ShardingError(
             f"`{op.name}`: no axis of its output {op.shape} divides into {parts} parts",
             hint="choose a divisor of one of them",
@@ -85,14 +85,14 @@ def _first_axis_cut(op: Op, parts: int) -> Cut:
 
 def _even_need(op: Op, reader: Op, read: Read, cut: Cut) -> Cut:
     """Pieces of each axis of `op` that a reader's cut asks for; 1 where it reads only a part."""
-    whole = [
-        axis.join is not None and axis.end - axis.begin == reader.join[axis.join]
-        for axis in read.axes
-    ]
-    return tuple(
-        cut[axis.join] if axis.join is not None and w else 1
-        for axis, w in zip(read.axes, whole, strict=True)
-    )
+    pieces = []
+    for axis, size in zip(read.axes, op.shape, strict=True):
+        whole = axis.join is not None and (
+            axis.end - axis.begin == reader.join[axis.join]
+            and axis.region(axis.begin, axis.end) == (0, size)
+        )
+        pieces.append(cut[axis.join] if axis.join is not None and whole else 1)
+    return tuple(pieces)
 
 
 METHODS: dict[str, Callable[[Program, int, Mapping[int, Cut]], list[Cut]]] = {

@@ -61,7 +61,10 @@ def _levels(producers: list[list[int]], consumers: Consumers) -> tuple[list[int]
 
 
 def downstream_first(consumers: Consumers, tree_of: list[int]) -> list[int]:
-    """The roots in an order in which consumers in other trees come first."""
+    """The roots in an order in which consumers in other trees come first.
+
+    Trees may wait for each other in a circle; then one of that circle goes ahead of the others.
+    """
     waits_for: dict[int, set[int]] = {root: set() for root in tree_of}
     for op, readers in enumerate(consumers):
         waits_for[tree_of[op]] |= {tree_of[c] for c, _ in readers} - {tree_of[op]}
@@ -71,13 +74,23 @@ def downstream_first(consumers: Consumers, tree_of: list[int]) -> list[int]:
             waiting[other].append(root)
     ready = [root for root, others in waits_for.items() if not others]
     heapify(ready)
-    left = {root: len(others) for root, others in waits_for.items()}
     order = []
-    while ready:
-        root = heappop(ready)
+    while waits_for:
+        root = heappop(ready) if ready else _in_a_circle(waits_for)
         order.append(root)
+        del waits_for[root]
         for other in waiting[root]:
-            left[other] -= 1
-            if left[other] == 0:
-                heappush(ready, other)
+            if other in waits_for:
+                waits_for[other].discard(root)
+                if not waits_for[other]:
+                    heappush(ready, other)
     return order
+
+
+def _in_a_circle(waits_for: dict[int, set[int]]) -> int:
+    """The first root met twice, going from the lowest to the lowest that it waits for."""
+    root, seen = min(waits_for), set[int]()
+    while root not in seen:
+        seen.add(root)
+        root = min(waits_for[root])
+    return root

@@ -36,9 +36,9 @@ class Problem(NamedTuple):
     read_ptr: IntArray  # (V+1,)
     read_tensor: IntArray  # (E,)
     whole_bytes: FloatArray  # (T,) for the memory
-    exec_s: FloatArray  # (V, D)
+    exec_s: FloatArray  # (S, V, D) for each of S draws of the noise
     transfer_s: FloatArray  # (T, L)
-    transfer_factor: FloatArray  # (T, D), or (0, 0) where all are 1
+    transfer_factor: FloatArray  # (S, T, D), or (0, 0, 0) where all are 1
     route: IntArray  # (D, D)
     room_ptr: IntArray  # (R+1,) slots of each device, lanes of each limited link; R = D + L
     capacity: IntArray  # (R,) tasks that may be started: those rooms and the host's lead
@@ -83,10 +83,10 @@ class Scratch(NamedTuple):
     phase_left: IntArray  # (2 * levels,) tasks to complete before the barrier
     parked: IntArray  # (2 * levels,) first of the tasks that wait for their phase; -1 none
     following: IntArray  # (N,) next in those lists
-    counters: IntArray  # (4,) ends in the heap, active resources, unfinished tasks, phase
+    counters: IntArray  # (5,) ends in the heap, active resources, unfinished tasks, phase, draw
 
 
-EVENTS, ACTIVE, UNFINISHED, PHASE = 0, 1, 2, 3
+EVENTS, ACTIVE, UNFINISHED, PHASE, DRAW = 0, 1, 2, 3, 4
 
 
 def make_scratch(p: Problem) -> Scratch:
@@ -130,13 +130,18 @@ def make_scratch(p: Problem) -> Scratch:
         phase_left=ints(phases),
         parked=ints(phases),
         following=ints(tasks),
-        counters=ints(4),
+        counters=ints(5),
     )
 
 
 @compiled
 def run_batch(
-    p: Problem, devices: IntArray, priority: FloatArray, s: Scratch, makespan_s: FloatArray
+    p: Problem,
+    draw: int,
+    devices: IntArray,
+    priority: FloatArray,
+    s: Scratch,
+    makespan_s: FloatArray,
 ) -> None:
     """Simulate each row of `devices` (B, V); infinity where memory never suffices.
 
@@ -144,20 +149,20 @@ def run_batch(
     """
     for row in range(len(devices)):
         order = priority[min(row, len(priority) - 1)]
-        makespan_s[row] = run_one(p, devices[row], order, s)
+        makespan_s[row] = run_one(p, draw, devices[row], order, s)
 
 
 @compiled
 def run_uncontended_batch(
-    p: Problem, devices: IntArray, s: Scratch, makespan_s: FloatArray
+    p: Problem, draw: int, devices: IntArray, s: Scratch, makespan_s: FloatArray
 ) -> None:
     """`run_batch` for problems in which only device slots are contended for."""
     for row in range(len(devices)):
-        makespan_s[row] = run_uncontended(p, devices[row], s)
+        makespan_s[row] = run_uncontended(p, draw, devices[row], s)
 
 
 @inlined
-def run_uncontended(p: Problem, devices: IntArray, s: Scratch) -> float:
+def run_uncontended(p: Problem, draw: int, devices: IntArray, s: Scratch) -> float:
     """The makespan where only device slots are contended for, first in, first out.
 
     Then a transfer ends a known time after its producer, so a vertex's ready time is known as
@@ -192,7 +197,7 @@ def run_uncontended(p: Problem, devices: IntArray, s: Scratch) -> float:
             return makespan_s
         v = s.queue[head[device]]
         head[device] += 1
-        end_s = begin_s + p.exec_s[v, device]
+        end_s = begin_s + p.exec_s[draw, v, device]
         free_s[device] = end_s
         makespan_s = max(makespan_s, end_s)
         for i in range(p.output_ptr[v], p.output_ptr[v + 1]):
@@ -202,7 +207,7 @@ def run_uncontended(p: Problem, devices: IntArray, s: Scratch) -> float:
                 target = devices[r]
                 seen_s = end_s + p.completion_s
                 if target != device:
-                    seen_s += transfer_s(p, t, p.route[device, target], target)
+                    seen_s += transfer_s(p, draw, t, p.route[device, target], target)
                     seen_s += p.completion_s
                 s.key[r] = max(s.key[r], seen_s)
                 s.missing[r] -= 1
@@ -225,8 +230,9 @@ def insert(s: Scratch, task: int, head: int, tail: int) -> None:
 
 
 @inlined
-def run_one(p: Problem, devices: IntArray, priority: FloatArray, s: Scratch) -> float:
+def run_one(p: Problem, draw: int, devices: IntArray, priority: FloatArray, s: Scratch) -> float:
     """The makespan of one assignment."""
+    s.counters[DRAW] = draw
     prepare(p, devices, priority, s)
     now, host_free_s, makespan_s = 0.0, 0.0, 0.0
     seen_head, seen_tail = 0, 0
@@ -497,11 +503,11 @@ def choose(p: Problem, devices: IntArray, s: Scratch) -> int:
 
 
 @inlined
-def transfer_s(p: Problem, tensor: int, link: int, target: int) -> float:
+def transfer_s(p: Problem, draw: int, tensor: int, link: int, target: int) -> float:
     """Seconds to move a tensor over a link to a device."""
     seconds = p.transfer_s[tensor, link]
     if len(p.transfer_factor) > 0:
-        seconds *= p.transfer_factor[tensor, target]
+        seconds *= p.transfer_factor[draw, tensor, target]
     return seconds
 
 
@@ -510,10 +516,11 @@ def start(p: Problem, devices: IntArray, s: Scratch, task: int, begin_s: float) 
     """Begin a task, at `begin_s` or when there is room, and schedule its end."""
     vertices = len(devices)
     if task < vertices:
-        duration = p.exec_s[task, devices[task]]
+        duration = p.exec_s[s.counters[DRAW], task, devices[task]]
     else:
         t, target = s.transfer_tensor[task - vertices], s.transfer_target[task - vertices]
-        duration = transfer_s(p, t, s.resource[task] - len(p.memory_bytes), target)
+        link = s.resource[task] - len(p.memory_bytes)
+        duration = transfer_s(p, s.counters[DRAW], t, link, target)
     if p.ahead > 0:
         begin_s = take_room(p, s, s.resource[task], begin_s, duration)
     end = begin_s + duration

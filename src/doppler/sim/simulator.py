@@ -46,10 +46,11 @@ class Simulator:
         from doppler.sim.kernel import make_scratch, run_batch
 
         assignment.check(graph, self.topology)
-        problem = self._problem(graph, seed)
+        problem = self.problem(graph, [seed])
         scratch, makespan = make_scratch(problem), np.zeros(1)
         priority = self._priority(graph, assignment, seed)
-        run_batch(problem, assignment.devices.reshape(1, -1).copy(), priority, scratch, makespan)
+        row = assignment.devices.reshape(1, -1).copy()
+        run_batch(problem, 0, row, priority, scratch, makespan)
         if np.isinf(makespan[0]):
             # The readable twin stops at the same place and can say why.
             return ReferenceSimulator(self.topology, self.config).run(graph, assignment, seed)
@@ -76,17 +77,18 @@ class Simulator:
         if threads is not None and threads < 1:
             raise ConfigError(f"threads is {threads}, must be at least 1")
         table = self._device_table(graph, devices)
-        problem = self._problem(graph, seed)
+        problem = self.problem(graph, [seed])
         uncontended = self._only_slots_are_contended(graph, problem)
         priority = self._batch_priority(graph, devices, seed)
         makespan = np.zeros(len(table))
 
         def evaluate(part: slice) -> None:
             if uncontended:
-                run_uncontended_batch(problem, table[part], make_scratch(problem), makespan[part])
+                scratch = make_scratch(problem)
+                run_uncontended_batch(problem, 0, table[part], scratch, makespan[part])
                 return
             rows = priority if len(priority) == 1 else priority[part]
-            run_batch(problem, table[part], rows, make_scratch(problem), makespan[part])
+            run_batch(problem, 0, table[part], rows, make_scratch(problem), makespan[part])
 
         if len(table) < MIN_BATCH:
             if len(table):
@@ -127,13 +129,19 @@ class Simulator:
         size = graph.num_vertices
         return np.array([a.devices for a in devices], np.int64).reshape(-1, size)
 
-    def _problem(self, graph: Graph, seed: int) -> "Problem":
+    def problem(self, graph: Graph, seeds: Sequence[int] = (0,)) -> "Problem":
+        """The graph on this topology for the kernel, with a draw of the noise for each seed."""
         from doppler.sim.kernel import Problem
 
         costs, fixed = self._prepare(graph)
-        drawn = draw(self.config.noise, graph, self.topology, costs, seed)
-        exec_s = np.array(drawn.exec_s)
-        return Problem(exec_s=exec_s, transfer_factor=drawn.transfer_factor, **fixed)
+        draws = [draw(self.config.noise, graph, self.topology, costs, seed) for seed in seeds]
+        return Problem(
+            exec_s=np.array([d.exec_s for d in draws]),
+            transfer_factor=np.array([d.transfer_factor for d in draws])
+            if self.config.noise.transfer_sigma
+            else np.zeros((0, 0, 0)),
+            **fixed,
+        )
 
     def _only_slots_are_contended(self, graph: Graph, problem: "Problem") -> bool:
         """Whether `run_uncontended` applies: no lanes, host, memory or priorities to wait for."""
@@ -144,7 +152,7 @@ class Simulator:
             and graph.num_vertices <= MAX_SORTED
             and all(device.slots == 1 for device in self.topology.devices)
             and all(link.lanes == 0 for link in self.topology.links)
-            and bool((problem.exec_s[~graph.is_input] > 0).all())
+            and bool((problem.exec_s[:, ~graph.is_input] > 0).all())
         )
 
     def _priority(self, graph: Graph, assignment: Assignment, seed: int) -> FloatArray:
@@ -153,6 +161,10 @@ class Simulator:
         if priority is None:
             priority = np.zeros(graph.num_vertices)
         return np.array(priority).reshape(1, -1)
+
+    def priority(self, graph: Graph, seed: int = 0) -> FloatArray:
+        """(1, V) the strategy's priorities for the kernel, where they do not vary by assignment."""
+        return self._batch_priority(graph, np.zeros((0, graph.num_vertices)), seed)
 
     def _batch_priority(self, graph: Graph, devices: Any, seed: int) -> FloatArray:
         """(1, V), or (B, V) where each assignment has an order of its own."""
@@ -213,6 +225,8 @@ class Simulator:
                 and (transfer_s[produced] > 0).all()
             ),
         }
+        # Fresh arrays: read-only ones have another type, and would be compiled for again.
+        fixed = {k: np.array(v) if isinstance(v, np.ndarray) else v for k, v in fixed.items()}
         self._prepared = (graph, costs, fixed)
         return costs, fixed
 

@@ -1,0 +1,49 @@
+from pathlib import Path
+
+from command_line import Dop
+
+from doppler.formats import load_graph
+from doppler.placers import make_placer
+from doppler.sim import simulate
+from doppler.topology import Topology
+
+
+def test_compare_sorts_and_repeats_the_simulator(dop: Dop, files: Path) -> None:
+    placers = "single,critical-path,annealing"
+    rows = dop(
+        "compare", "graph.json", "--placers", placers, "--budget", "0.2", "--seeds", "3", "--json"
+    ).json()
+    makespans = [row["makespan_s"] for row in rows]
+    assert makespans == sorted(makespans)
+    assert rows[-1]["placer"] == "single"
+    graph, topology = load_graph(files / "graph.json"), Topology.preset("p100x4")
+    assignment = make_placer("critical-path").place(graph, topology)
+    by_name = {row["placer"]: row for row in rows}
+    assert (
+        by_name["critical-path"]["makespan_s"] == simulate(graph, topology, assignment).makespan_s
+    )
+    assert by_name["annealing"]["makespan_s"] <= by_name["critical-path"]["makespan_s"]
+    for row in rows:
+        assert row["gap"] >= 0
+        assert row["std_s"] > 0
+        assert row["error"] == ""
+
+
+def test_a_placer_that_fails_has_its_error_in_its_row(dop: Dop, files: Path) -> None:
+    (files / "tight.toml").write_text(
+        'format = "doppler-topology"\nversion = 1\nname = "tight"\n'
+        '[[devices]]\nname = "small"\nflops_per_s = 1e12\nmemory_bytes = 10\n'
+        '[[devices]]\nname = "large"\nflops_per_s = 1e12\nmemory_bytes_per_s = 1e11\n'
+        '[[links]]\nname = "l"\nbandwidth_bytes_per_s = 1e9\npairs = "others"\n'
+    )
+    result = dop("compare", "graph.json", "-t", "tight.toml", "--placers", "single,round-robin")
+    assert result.code == 0
+    assert "failed" in result.out
+    assert "is out of memory" in result.out
+
+
+def test_compare_refuses_unknown_and_repeated_placers(dop: Dop, files: Path) -> None:
+    result = dop("compare", "graph.json", "--placers", "single,hef")
+    assert (result.code, result.out) == (2, "")
+    assert "no placer named `hef`" in result.err
+    assert dop("compare", "graph.json", "--placers", "single,single").code == 2

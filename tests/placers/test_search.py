@@ -1,0 +1,160 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import devices_for, graphs, topologies
+
+from doppler.errors import ConfigError, Interrupted
+from doppler.graph import GraphBuilder
+from doppler.placers import lower_bounds
+from doppler.placers import search as search_module
+from doppler.placers.auto import AutoPlacer
+from doppler.placers.genetic import GeneticConfig, GeneticPlacer
+from doppler.placers.search import SearchConfig, search, starting_points
+from doppler.programs import chainmm, random_dag
+from doppler.sharding import shard
+from doppler.sim import Noise, SimConfig, Simulator
+from doppler.topology import preset
+
+QUICK = SearchConfig(evaluations=2000, chains=2)
+
+
+def test_search_never_returns_worse_than_where_it_began() -> None:
+    topology = preset("p100x4")
+    for seed in range(3):
+        graph = random_dag(vertices=40, depth=6, seed=seed)
+        starts = starting_points(graph, topology, seed)
+        result = search(graph, topology, starts, QUICK, seed=seed)
+        makespans = Simulator(topology).makespans(graph, np.array(starts))
+        assert result.cost_s <= makespans.min()
+        assert Simulator(topology).makespans(graph, result.devices[None])[0] == result.cost_s
+
+
+@settings(max_examples=25)
+@given(data=st.data())
+def test_what_search_reports_is_what_the_simulator_says(data: st.DataObject) -> None:
+    topology = data.draw(topologies())
+    graph = data.draw(graphs(max_vertices=8, num_devices=topology.num_devices))
+    start = data.draw(devices_for(graph, topology))
+    result = search(graph, topology, [start], SearchConfig(evaluations=60, chains=1))
+    assert Simulator(topology).makespans(graph, result.devices[None])[0] == result.cost_s
+    assert result.cost_s >= lower_bounds(graph, topology).best_s * (1 - 1e-9)
+
+
+def test_search_finds_the_optimum_of_a_small_graph() -> None:
+    """Four pairs of 1 s each on four devices, transfers of 5 s: each pair on its own, 2 s."""
+    g = GraphBuilder("pairs")
+    for i in range(4):
+        t = g.op(f"a{i}", "matmul", reads=[], output_bytes=1, exec_s=1, transfer_s=5)
+        g.op(f"b{i}", "matmul", reads=[t], output_bytes=1, exec_s=1, transfer_s=5)
+    graph = g.build()
+    for hot in (0.0, 1e-3):
+        config = SearchConfig(evaluations=3000, chains=2, hot=hot)
+        assert search(graph, preset("reference:4"), [np.zeros(8, int)], config).cost_s == 2.0
+
+
+def test_same_seed_same_search() -> None:
+    graph, topology = random_dag(vertices=30, depth=5, seed=0), preset("v100x8")
+    starts = starting_points(graph, topology, 0)
+    first, second = (search(graph, topology, starts, QUICK, seed=3) for _ in range(2))
+    assert first.devices.tolist() == second.devices.tolist()
+    assert first.evaluations == second.evaluations
+
+
+def test_history_falls_and_counts_evaluations() -> None:
+    graph, topology = shard(chainmm(size=64), 8), preset("v100x8")
+    result = search(graph, topology, [np.where(graph.is_input, -1, 0)], QUICK)
+    costs = [cost for _, _, cost in result.history]
+    assert costs == sorted(costs, reverse=True)
+    assert costs[-1] == result.cost_s
+    assert 1900 <= result.evaluations <= 2100
+
+
+def test_ctrl_c_returns_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, topology = random_dag(seed=0), preset("p100x4")
+    start = np.where(graph.is_input, -1, 0)
+    calls = []
+    advance = search_module._Search._advance
+
+    def interrupted(self: search_module._Search, *arguments: object) -> None:
+        calls.append(arguments)
+        advance(self, *arguments)  # type: ignore[arg-type]
+        if len(calls) == 5:
+            raise Interrupted
+
+    monkeypatch.setattr(search_module._Search, "_advance", interrupted)
+    result = search(graph, topology, [start], SearchConfig(seconds=1000))
+    assert len(calls) == 5
+    assert result.cost_s < Simulator(topology).makespans(graph, start[None])[0]
+
+
+def test_robust_search_minimises_over_draws_of_the_noise() -> None:
+    graph, topology = random_dag(vertices=30, depth=5, seed=2), preset("p100x4")
+    sim = SimConfig(noise=Noise(exec_sigma=0.5, transfer_sigma=0.5))
+    starts = starting_points(graph, topology, 0)
+    for quantile in (None, 0.9):
+        config = SearchConfig(evaluations=4000, chains=1, draws=5, quantile=quantile, sim=sim)
+        result = search(graph, topology, starts, config, seed=0)
+        simulator = Simulator(topology, sim)
+        draws = [simulator.makespans(graph, result.devices[None], seed=s)[0] for s in range(5)]
+        expected = np.mean(draws) if quantile is None else sorted(draws)[4]
+        assert np.isclose(result.cost_s, expected, rtol=1e-12)
+
+
+def test_memory_limits_are_respected() -> None:
+    topology = preset("p100x4-8gb")
+    graph = random_dag(vertices=60, depth=4, bytes_per_flop=0.006, seed=0)
+    starts = starting_points(graph, topology, 0)
+    result = search(graph, topology, starts, QUICK)
+    assert np.isfinite(Simulator(topology).makespans(graph, result.devices[None])[0])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"seconds": 0}, {"evaluations": 0}, {"chains": 0}, {"draws": 0}, {"hot": -1}, {"quantile": 2}],
+)
+def test_options_that_make_no_sense_are_refused(options: dict[str, float]) -> None:
+    with pytest.raises(ConfigError):
+        SearchConfig(**options)  # type: ignore[arg-type]
+
+
+def test_genetic_improves_on_its_seeds() -> None:
+    graph, topology = random_dag(seed=1), preset("p100x4")
+    starts = starting_points(graph, topology, 0)
+    placer = GeneticPlacer(GeneticConfig(generations=20, population=32))
+    simulator = Simulator(topology)
+    found = simulator.run(graph, placer.place(graph, topology)).makespan_s
+    assert found <= simulator.makespans(graph, np.array(starts)).min()
+    with pytest.raises(ConfigError):
+        GeneticConfig(elite=0.9, mutants=0.2)
+
+
+def test_auto_is_never_worse_than_its_members_and_says_who_won() -> None:
+    graph, topology = shard(chainmm(size=1024), 8), preset("a100x2-t4x2")
+    result = AutoPlacer(evaluations=3000).run(graph, topology)
+    makespan = Simulator(topology).run(graph, result.assignment).makespan_s
+    assert makespan == min(member.makespan_s for member in result.members)
+    assert result.won in [member.name for member in result.members]
+    assert {"enumerative", "critical-path", "annealing"} <= {m.name for m in result.members}
+
+
+def test_auto_stops_at_the_lower_bound() -> None:
+    g = GraphBuilder("one")
+    g.op("v", "matmul", reads=[], output_bytes=1, exec_s=1, transfer_s=1)
+    result = AutoPlacer().run(g.build(), preset("reference:2"))
+    assert "annealing" not in [member.name for member in result.members]
+
+
+def test_auto_goes_on_where_a_member_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    from doppler.placers.enumerative import EnumerativePlacer
+
+    def fail(*_: object, **__: object) -> None:
+        raise ConfigError("not today")
+
+    monkeypatch.setattr(EnumerativePlacer, "place", fail)
+    graph, topology = random_dag(vertices=20, depth=4, seed=0), preset("p100x4")
+    result = AutoPlacer(evaluations=100, instant=("enumerative", "round-robin")).run(
+        graph, topology
+    )
+    assert result.members[0].error == "not today"
+    result.assignment.check(graph, topology)
