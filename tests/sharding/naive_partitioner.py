@@ -23,6 +23,11 @@ def naive_cuts(program: Program, parts: int, fixed: dict[int, Cut] | None = None
     return _Naive(program, parts, fixed or {}).solve()
 
 
+def naive_trees(program: Program) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
+    """The members of each root's tree, in the order they join, and the children of all."""
+    return _Naive(program, 1, {}).trees()
+
+
 def naive_candidates(op: Op, parts: int) -> list[Cut]:
     """Cuts in powers of two that divide every axis, in the order in which they are tried."""
     exponent = parts.bit_length() - 1

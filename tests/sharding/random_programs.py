@@ -232,6 +232,19 @@ def programs(
     return pool.builder.build(*(t for t in others if t.op != last.op), last)
 
 
+@st.composite
+def tangles(draw: st.DrawFn, *, max_ops: int = 12) -> Program:
+    """A program of square matrices that read each other in all ways: its trees are entangled."""
+    b = ProgramBuilder("tangle")
+    tensors = [b.input(f"x{i}", (4, 4)) for i in range(draw(st.integers(1, 4)))]
+    for _ in range(draw(st.integers(1, max_ops))):
+        one, two = (draw(st.sampled_from(tensors)) for _ in range(2))
+        two = two.T if draw(st.booleans()) else two
+        write = draw(st.sampled_from([lambda x, y: x + y, lambda x, y: x @ y, lambda x, _: -x]))
+        tensors.append(write(one, two))
+    return b.build(tensors[-1])
+
+
 def whole_inputs(program: Program, seed: int) -> dict[str, np.ndarray]:
     """Whole numbers of at most `LARGEST_INPUT` for every input."""
     rng = np.random.default_rng(seed)

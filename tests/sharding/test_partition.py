@@ -11,8 +11,9 @@ from sharding.naive_partitioner import (
     naive_contraction_cost,
     naive_cuts,
     naive_repartition_cost,
+    naive_trees,
 )
-from sharding.random_programs import cuts_of, programs
+from sharding.random_programs import cuts_of, programs, tangles
 
 from doppler.errors import ShardingError, UnknownNameError
 from doppler.programs import (
@@ -31,6 +32,7 @@ from doppler.programs import (
 )
 from doppler.sharding import METHODS, partition, shard
 from doppler.sharding.cuts import candidates, contraction_cost, repartition_costs
+from doppler.sharding.trees import downstream_first, grow_trees
 
 powers = st.sampled_from([1, 2, 4, 8])
 
@@ -64,6 +66,45 @@ def many_consumers() -> Program:
 def test_random_programs_are_cut_like_the_naive_partitioner_cuts_them(data, parts):
     program = data.draw(programs(parts=parts, max_ops=6 if parts == 8 else 9))
     assert partition(program, parts) == naive_cuts(program, parts)
+
+
+@settings(max_examples=300)
+@given(tangles(), st.sampled_from([2, 4]))
+def test_tangled_programs_are_cut_like_the_naive_partitioner_cuts_them(program, parts):
+    assert partition(program, parts) == naive_cuts(program, parts)
+
+
+@settings(max_examples=300)
+@given(tangles(max_ops=16))
+def test_trees_are_those_of_the_rule(program):
+    members, children = naive_trees(program)
+    tree_of, found = grow_trees(program, program.consumers())
+    assert tree_of == [next(r for r in members if i in members[r]) for i in range(len(tree_of))]
+    assert dict(enumerate(found)) == children
+
+
+@settings(max_examples=300)
+@given(tangles(max_ops=16))
+def test_trees_are_solved_after_those_that_read_them_but_for_circles(program):
+    consumers = program.consumers()
+    tree_of, _ = grow_trees(program, consumers)
+    order = downstream_first(consumers, tree_of)
+    assert sorted(order) == sorted(set(tree_of))
+    readers = {root: set() for root in order}
+    for op, found in enumerate(consumers):
+        readers[tree_of[op]] |= {tree_of[c] for c, _ in found} - {tree_of[op]}
+    for i, root in enumerate(order):
+        waits = {r: readers[r].intersection(order[i:]) for r in order[i:]}
+        assert not waits[root] or root in reachable(waits, root)
+
+
+def reachable(edges: dict[int, set[int]], start: int) -> set[int]:
+    found, stack = set(), [start]
+    while stack:
+        fresh = edges[stack.pop()] - found
+        found |= fresh
+        stack += sorted(fresh)
+    return found
 
 
 @settings(max_examples=100)

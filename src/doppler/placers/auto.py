@@ -11,12 +11,12 @@ from doppler.errors import ConfigError, DopplerError, Interrupted
 from doppler.graph.graph import Graph
 from doppler.placers.base import Placer, assign
 from doppler.placers.bounds import lower_bounds
-from doppler.placers.search import SearchConfig, search, warm_up
+from doppler.placers.registry import make_placer
+from doppler.placers.search import INSTANT, SearchConfig, search, warm_up
 from doppler.progress import track
 from doppler.sim.simulator import Simulator
 from doppler.topology.topology import Topology
 
-INSTANT = ("enumerative", "heft", "critical-path", "etf", "round-robin", "single")
 SEARCH = "annealing"
 
 
@@ -75,8 +75,10 @@ class AutoPlacer:
         simulator = Simulator(topology)
         found: list[tuple[Member, Assignment | None]] = []
         try:
-            for placer in track(self._members(), "heuristics"):
-                found.append(_try(placer, graph, topology, simulator, seed))
+            for name in track(self.instant, "heuristics"):
+                if monotonic() - began > self.seconds and any(a for _, a in found):
+                    break
+                found.append(_try(make_placer(name), graph, topology, simulator, seed))
         except (KeyboardInterrupt, Interrupted):
             if not any(assignment for _, assignment in found):
                 raise
@@ -99,12 +101,6 @@ class AutoPlacer:
         winner = best[1]
         assignment = assign(self, graph, topology, winner.devices, order=winner.order)
         return AutoResult(assignment, best[0].name, tuple(member for member, _ in found))
-
-    def _members(self) -> list[Placer]:
-        from doppler.placers.registry import make_placer, placer_names
-
-        known = placer_names()
-        return [make_placer(name) for name in self.instant if name in known]
 
 
 def _try(

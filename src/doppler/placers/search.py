@@ -13,13 +13,11 @@ import numpy as np
 
 from doppler.arrays import IntArray, csr
 from doppler.assignment import Assignment
-from doppler.errors import ConfigError, Interrupted
+from doppler.errors import ConfigError, Interrupted, MissingExtraError
 from doppler.graph.builder import GraphBuilder
 from doppler.graph.graph import Graph
-from doppler.placers.base import Placer, assign
-from doppler.placers.baselines import RoundRobinPlacer, SinglePlacer
-from doppler.placers.critical_path import CriticalPathPlacer
-from doppler.placers.enumerative import EnumerativePlacer
+from doppler.placers.base import assign
+from doppler.placers.registry import make_placer
 from doppler.progress import report
 from doppler.sim.config import SimConfig
 from doppler.sim.simulator import Simulator
@@ -30,6 +28,20 @@ if TYPE_CHECKING:
     from doppler.placers.search_kernel import Chain, Neighbourhood
 
 SLICE_S = 0.1  # between looks at the clock
+INSTANT = (  # the quickest first: a portfolio may stop on the way
+    "single",
+    "round-robin",
+    "max-min",
+    "min-min",
+    "peft",
+    "heft",
+    "cpop",
+    "etf",
+    "m-sct",
+    "enumerative",
+    "metis",
+    "critical-path",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,14 +116,14 @@ class LocalSearchPlacer(AnnealingPlacer):
 
 
 def starting_points(graph: Graph, topology: Topology, seed: int) -> list[IntArray]:
-    """(V,) assignments of the instant heuristics, to search from."""
-    placers: list[Placer] = [
-        EnumerativePlacer(),
-        CriticalPathPlacer(),
-        RoundRobinPlacer(),
-        SinglePlacer(),
-    ]
-    return [placer.place(graph, topology, seed=seed).devices for placer in placers]
+    """(V,) assignments of the instant heuristics, to search from; of those that are installed."""
+    found = []
+    for name in INSTANT:
+        try:
+            found.append(make_placer(name).place(graph, topology, seed=seed).devices)
+        except MissingExtraError:
+            continue
+    return found
 
 
 def search(
