@@ -311,3 +311,8 @@ def test_preaggregation_sums_groups_of_partials_first(preaggregate: int) -> None
             assert [reads[f"DE.pre[{i},{j},{k}]"] for k in range(2)] == groups
             assert reads[f"DE.form[{i},{j}]"] == 2
     assert len(reads) == 4 * 3
+
+
+def test_no_more_partials_than_a_group_are_formed_at_once() -> None:
+    graph = shard(chainmm(size=64), 16, preaggregate=4)
+    assert graph == shard(chainmm(size=64), 16)

@@ -59,6 +59,23 @@ def test_an_operation_has_a_shard_for_every_combination_of_pieces(cut_program, p
         assert len(own) == prod(cut) + len(formations) + sum(".pre[" in n for n in names)
 
 
+@given(cut_programs(), preaggregations)
+def test_the_last_vertices_of_every_output_name_it_as_their_result(cut_program, preaggregate):
+    program, cuts = cut_program
+    graph = shard(program, 1, partitions=cuts, preaggregate=preaggregate)
+    named = {
+        name: kernel.attributes["result"]
+        for name, kernel in zip(graph.vertex_names, graph.kernels, strict=True)
+        if "result" in kernel.attributes
+    }
+    expected = {}
+    for op in (program.ops[i] for i in program.outputs):
+        form = ".form" if op.is_aggregated else ""
+        for index in np.ndindex(*cuts[op.name][: len(op.shape)]):
+            expected[f"{op.name}{form}[{','.join(map(str, index))}]"] = op.name
+    assert named == expected
+
+
 # Every element of every tensor gets a number of its own, to follow where it is read.
 
 
