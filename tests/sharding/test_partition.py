@@ -61,20 +61,20 @@ def many_consumers() -> Program:
 # Against the naive partitioner.
 
 
-@settings(max_examples=400)
+@settings(max_examples=250)
 @given(st.data(), st.sampled_from([2, 4, 8]))
 def test_random_programs_are_cut_like_the_naive_partitioner_cuts_them(data, parts):
     program = data.draw(programs(parts=parts, max_ops=6 if parts == 8 else 9))
     assert partition(program, parts) == naive_cuts(program, parts)
 
 
-@settings(max_examples=300)
+@settings(max_examples=200)
 @given(tangles(), st.sampled_from([2, 4]))
 def test_tangled_programs_are_cut_like_the_naive_partitioner_cuts_them(program, parts):
     assert partition(program, parts) == naive_cuts(program, parts)
 
 
-@settings(max_examples=300)
+@settings(max_examples=200)
 @given(tangles(max_ops=16))
 def test_trees_are_those_of_the_rule(program):
     members, children = naive_trees(program)
@@ -83,7 +83,7 @@ def test_trees_are_those_of_the_rule(program):
     assert dict(enumerate(found)) == children
 
 
-@settings(max_examples=300)
+@settings(max_examples=200)
 @given(tangles(max_ops=16))
 def test_trees_are_solved_after_those_that_read_them_but_for_circles(program):
     consumers = program.consumers()

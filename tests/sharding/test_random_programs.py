@@ -27,7 +27,7 @@ def assert_same_results(graph: Graph, program: Program, inputs: dict[str, np.nda
         assert np.array_equal(found[name], value), name
 
 
-@settings(max_examples=400)
+@settings(max_examples=250)
 @given(cut_programs(), st.sampled_from(sorted(METHODS)), preaggregations, seeds)
 def test_a_program_cut_by_hand_computes_the_same(cut_program, method, preaggregate, seed):
     program, cuts = cut_program
@@ -35,7 +35,7 @@ def test_a_program_cut_by_hand_computes_the_same(cut_program, method, preaggrega
     assert_same_results(graph, program, whole_inputs(program, seed))
 
 
-@settings(max_examples=200)
+@settings(max_examples=120)
 @given(st.data(), st.sampled_from([1, 2, 4]), st.sampled_from(sorted(METHODS)), seeds)
 def test_a_program_cut_by_a_partitioner_computes_the_same(data, parts, method, seed):
     program = data.draw(programs(parts=parts, method=method))
@@ -154,7 +154,7 @@ def blocks_by_tensor(graph: Graph, program: Program) -> dict[int, np.ndarray]:
     return blocks
 
 
-@settings(max_examples=200)
+@settings(max_examples=120)
 @given(cut_programs())
 def test_every_operand_is_covered_exactly_once_by_the_blocks_that_overlap_it(cut_program):
     program, cuts = cut_program
@@ -181,7 +181,7 @@ def test_every_operand_is_covered_exactly_once_by_the_blocks_that_overlap_it(cut
             assert all(np.array_equal(f, e) for f, e in zip(found, expected, strict=True))
 
 
-@settings(max_examples=200)
+@settings(max_examples=120)
 @given(cut_programs())
 def test_a_vertex_reads_exactly_the_blocks_it_uses_a_piece_of(cut_program):
     program, cuts = cut_program

@@ -144,16 +144,13 @@ def search(
 
 @cache
 def warm_up() -> None:
-    """Compile the search, or load it from the cache, so that no budget pays for it."""
+    """Compile heuristics and search, or load them from the cache, so that no budget pays for it."""
     builder = GraphBuilder("pair")
     for name in ("a", "b"):
         builder.op(name, "matmul", reads=[], output_bytes=1, exec_s=1.0, transfer_s=1.0)
-    search(
-        builder.build(),
-        preset("reference:2"),
-        [np.array([0, 0])],
-        SearchConfig(evaluations=2, chains=1),
-    )
+    graph, topology = builder.build(), preset("reference:2")
+    starts = starting_points(graph, topology, 0)
+    search(graph, topology, starts, SearchConfig(evaluations=len(starts) + 2, chains=1))
 
 
 class _Search:
