@@ -339,12 +339,15 @@ def test_dtypes_follow_the_operands(t: Inputs) -> None:
     assert ProgramBuilder("p", dtype="float16").input("x", (2,)).dtype == "float16"
 
 
-def test_float16_is_accumulated_in_float32() -> None:
+def test_float16_is_computed_in_float32_and_rounded_once() -> None:
     b = ProgramBuilder("p", dtype="float16")
-    ones = b.input("x", (4096,))
-    total, dot = ones.sum(0), einsum("i,i->", ones, ones)
-    results = evaluate_program(b.build(total, dot), {"x": np.ones(4096, np.float16)})
-    assert [float(v) for v in results.values()] == [4096, 4096]  # in float16, 2048 + 1 is 2048
+    x = b.input("x", (5,))
+    sums = [x.sum(0), einsum("i,i->", x, b.fill((5,), 1.0))]
+    x_values = np.array([2048, 1, 1, 1, 1], np.float16)  # in float16, 2048 + 1 is 2048
+    results = evaluate_program(b.build(*sums), {"x": x_values})
+    assert [float(value) for value in results.values()] == [2052, 2052]
+    large = evaluate_program(b.build(x.affine(32, -65_000)), {"x": x_values})  # 65536 is inf
+    assert float(large["affine"][0]) == 536
 
 
 # Names.
