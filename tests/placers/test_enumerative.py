@@ -110,6 +110,7 @@ def test_any_number_of_devices() -> None:
     for name in ("reference:1", "reference:3", "reference:7"):
         topology = preset(name)
         explicit = shard(chainmm(size=64), 8, abstract_costs=True)
-        EnumerativePlacer().place(explicit, topology).check(explicit, topology)
-    topology = Topology.preset("a100x2-t4x2")
-    EnumerativePlacer().place(graph, topology).check(graph, topology)
+        devices = EnumerativePlacer().place(explicit, topology).devices[explicit.assigned]
+        assert set(devices.tolist()) == set(range(topology.num_devices))
+    devices = EnumerativePlacer().place(graph, Topology.preset("a100x2-t4x2")).devices
+    assert set(devices[graph.assigned].tolist()) == {0, 1, 2, 3}

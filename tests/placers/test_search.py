@@ -158,3 +158,10 @@ def test_auto_goes_on_where_a_member_fails(monkeypatch: pytest.MonkeyPatch) -> N
     )
     assert result.members[0].error == "not today"
     result.assignment.check(graph, topology)
+
+
+def test_search_says_infinity_where_no_assignment_fits() -> None:
+    graph, topology = random_dag(vertices=20, depth=4, bytes_per_flop=1.0, seed=0), preset("cpu2")
+    start = np.where(graph.is_input, -1, 0)
+    result = search(graph, topology, [start], SearchConfig(evaluations=50, chains=1))
+    assert result.cost_s == float("inf")

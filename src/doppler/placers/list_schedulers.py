@@ -4,6 +4,8 @@ All plan with the costs of `DefaultCostModel`; averages are over devices and pai
 Ties go to the lowest number unless said otherwise. `list_rules` says what a plan leaves out.
 """
 
+from abc import ABC, abstractmethod
+
 import numpy as np
 
 from doppler.arrays import FloatArray, IntArray, frozen
@@ -26,14 +28,14 @@ from doppler.topology.topology import Topology
 WINDOW = 64  # ready vertices that max-min looks at
 
 
-class ListPlacer:
-    """A placer that follows one rule: override `rule`."""
+class ListPlacer(ABC):
+    """A placer that follows one rule."""
 
     name = ""
 
+    @abstractmethod
     def rule(self, graph: Graph, topology: Topology, costs: Costs) -> RankRule | GreedyRule:
         """Which vertex goes next, and where."""
-        raise NotImplementedError
 
     def schedule(self, graph: Graph, topology: Topology) -> Schedule:
         """When and where each vertex is planned."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
-from math import isinf
+from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ from doppler.topology.topology import Topology
 if TYPE_CHECKING:
     from doppler.placers.search_kernel import Chain, Neighbourhood
 
+INFEASIBLE = 1e300  # cost of an assignment that runs out of memory: any other is better
 SLICE_S = 0.1  # between looks at the clock
 INSTANT = (  # the quickest first: a portfolio may stop on the way
     "single",
@@ -192,7 +193,7 @@ class _Search:
                 self._note(began, float(best.cost[1]))
         except (KeyboardInterrupt, Interrupted):
             pass  # anytime: the best so far is the answer
-        cost = float(best.cost[1])
+        cost = float(best.cost[1]) if best.cost[1] < INFEASIBLE else inf
         return SearchResult(best.best[0].copy(), cost, self.evaluations, self.history)
 
     def _slices(self, began: float) -> Iterator[tuple[float, int]]:
@@ -266,7 +267,7 @@ class _Search:
         )
         quantile = -1.0 if self.config.quantile is None else self.config.quantile
         cost = evaluate(self.problem, chain, self.priority, self.scratches[0], quantile)
-        chain.cost[:] = cost if not isinf(cost) else 1e300
+        chain.cost[:] = min(cost, INFEASIBLE)
         return chain
 
     @staticmethod
