@@ -178,6 +178,16 @@ EXPRESSIONS = {  # expression, in numpy, kind, shape, join axes
         lambda **_: np.stack([np.triu(np.full((3, 3), -2.0), 1) + np.tril(np.ones((3, 3)))] * 2),
         "fill", (2, 3, 3), (2, 3, 3),
     ),
+    "fill with infinity": (
+        lambda t: t.b.fill((2, 2), 0, above=-np.inf),
+        lambda **_: np.array([[0, -np.inf], [0, 0]]), "fill", (2, 2), (2, 2),
+    ),
+    "numbers of numpy": (
+        lambda t: t.x * np.float32(2), lambda x, **_: 2 * x, "input-elemwise", (2, 3), (2, 3)
+    ),
+    "infinity added": (
+        lambda t: t.x + np.inf, lambda x, **_: x + np.inf, "input-elemwise", (2, 3), (2, 3)
+    ),
     "slice": (
         lambda t: t.cube[:, 1:, -2:], lambda cube, **_: cube[:, 1:, -2:],
         "select", (2, 2, 2), (2, 2, 2),
@@ -398,6 +408,14 @@ MISTAKES = {
     "matmul sizes": (lambda t: t.x @ t.y, r"`matmul`: axis `j` is 3 in `x` \(2, 3\) and 2 in `y`"),
     "matmul of a vector": (lambda t: t.x @ t.v, r"`@` takes two matrices, not .*'x' .* and .*'v'"),
     "matmul dtypes": (lambda t: t.x @ t.half.T, "`matmul`: `x` is float32, `half` is float16"),
+    "matmul of a number": (lambda t: t.x @ 3, "`matmul` of 3, .*\nhint: .* input of the program"),
+    "einsum of a number": (lambda t: einsum("ij,j->i", t.x, 3), "`einsum` of 3, which is not a"),
+    "concat of a number": (lambda t: concat([t.x, 3], 0), "`concat` of 3, which is not a tensor"),
+    "concat of numbers": (lambda t: concat([3, 4], 0), "`concat` of 3, which is not a tensor"),
+    "add of an array": (lambda t: t.x + np.ones(3), r"`add` of array\(.*\), which is not a tensor"),
+    "mul of a complex number": (lambda t: t.x * 1j, "`mul` of 1j, which is not a tensor"),
+    "relu of a number": (lambda t: relu(3), "`relu` of 3, which is not a tensor"),
+    "fill with a text": (lambda t: t.b.fill((2,), "one"), "`fill`: 'one' is not a real number"),
     "einsum form": (lambda t: einsum("ij,jk", t.x, t.w, name="e"), "`e`: `ij,jk` is not of the"),
     "einsum of three": (lambda t: einsum("i,j,k->", t.v, t.v), "`einsum`: `i,j,k->` is not of the"),
     "einsum output twice": (lambda t: einsum("ij,jk->ii", t.x, t.w), "`einsum`: .* is not of the"),
@@ -498,6 +516,7 @@ def test_random_inputs_have_the_declared_shapes_and_dtypes_and_follow_the_seed(t
     ("change", "message"),
     [
         ({"x": ...}, "input `x` is missing\nhint: given: y, "),
+        (dict.fromkeys(vars(Inputs()), ...), "input `x` is missing\nhint: given: none"),
         ({"x": np.zeros((3, 2), np.float32)}, r"`x` is float32 \(3, 2\), expected float32 \(2, 3"),
         ({"x": np.zeros((2, 3))}, r"`x` is float64 \(2, 3\), expected float32"),
     ],

@@ -201,6 +201,27 @@ def test_exactly_k_gates_of_every_token_are_open_and_sum_to_one(top_k: int) -> N
     )
 
 
+TIES = [  # a token's logits, how many distinct gates to keep, and which experts that opens
+    ([3.0, 2.0, 1.0, 0.0], 2, [True, True, False, False]),
+    ([3.0, 3.0, 1.0, 0.0], 1, [True, True, False, False]),
+    ([3.0, 3.0, 1.0, 0.0], 2, [True, True, True, False]),
+    ([3.0, 2.0, 2.0, 2.0], 2, [True, True, True, True]),
+    ([1.0, 1.0, 1.0, 1.0], 2, [True, True, True, True]),
+]
+
+
+@pytest.mark.parametrize(("logits", "top_k", "is_open"), TIES)
+def test_equal_gates_count_once_so_that_ties_open_more_experts(
+    logits: list[float], top_k: int, is_open: list[bool]
+) -> None:
+    program = moe_layer(tokens=1, width=1, hidden=1, experts=4, top_k=top_k, dtype="float32")
+    inputs = random_inputs(program)
+    inputs["x"][:], inputs["wg"][:] = 1, logits
+    gates = gates_of(program, inputs)[0]
+    assert (gates > 0).tolist() == is_open
+    assert np.isclose(gates.sum(), 1)
+
+
 @pytest.mark.parametrize("top_k", [1, 2])
 def test_moe_layer_is_the_gated_sum_of_the_chosen_experts(top_k: int) -> None:
     output, i = run(moe_layer(tokens=8, width=8, hidden=4, experts=3, top_k=top_k, dtype="float32"))

@@ -97,6 +97,24 @@ def test_a_graph_with_kernels_survives_its_file_and_computes_the_same(name: str)
     assert all(np.array_equal(after[name], value) for name, value in before.items())
 
 
+def test_infinity_survives_lowering_and_the_file() -> None:
+    b = ProgramBuilder("masked")
+    x = b.input("x", (4, 4))
+    mask = b.fill((4, 4), 0.0, above=-np.inf, name="mask")
+    program = b.build(exp(x + mask), x + np.inf)
+    inputs = random_inputs(program)
+    expected = evaluate_program(program, inputs)
+    assert np.array_equal(expected["exp"] > 0, np.tril(np.ones((4, 4), np.bool_)))
+    assert np.isposinf(expected["add.2"]).all()
+    graph = shard(program, 4)
+    again = graph_from_json(graph_to_json(graph))
+    assert again == graph
+    for results in (evaluate_graph(graph, inputs), evaluate_graph(again, inputs)):
+        assert results.keys() == expected.keys()
+        for name, value in expected.items():
+            assert np.array_equal(results[name], value)
+
+
 # Cholesky: tasks on tiles.
 
 
@@ -176,3 +194,21 @@ def test_a_vertex_without_a_kernel_is_named() -> None:
     partial = build_graph(**columns | {"kernels": kernels})
     with pytest.raises(GraphError, match=r"vertex `DE\[0,0,0\]` has no kernel to evaluate"):
         evaluate_graph(partial, random_inputs(chainmm(size=4)))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"D": ...}, "input `D` is missing\nhint: given: A, B, C, E"),
+        (dict.fromkeys("ABCDE", ...), "input `A` is missing\nhint: given: none"),
+        ({"D": np.zeros((4, 8), np.float32)}, r"`D` is float32 \(4, 8\), expected float16 \(4, 4"),
+        ({"D": np.zeros((4, 4))}, r"`D` is float64 \(4, 4\), expected float16"),
+    ],
+)
+def test_an_input_that_does_not_fit_is_named(change: dict[str, Any], message: str) -> None:
+    program = chainmm(size=4)
+    given = random_inputs(program) | change
+    with pytest.raises(GraphError, match=message):
+        evaluate_graph(
+            shard(program, 4), {name: value for name, value in given.items() if value is not ...}
+        )

@@ -19,6 +19,7 @@ from doppler.errors import ShardingError, UnknownNameError
 from doppler.programs import (
     Program,
     ProgramBuilder,
+    Read,
     chainmm,
     concat,
     exp,
@@ -96,6 +97,38 @@ def test_trees_are_solved_after_those_that_read_them_but_for_circles(program):
     for i, root in enumerate(order):
         waits = {r: readers[r].intersection(order[i:]) for r in order[i:]}
         assert not waits[root] or root in reachable(waits, root)
+
+
+CIRCLES = {  # the trees that each tree waits for, and the order in which they are solved
+    "no circle": ({0: [1, 2], 1: [2], 2: []}, [2, 1, 0]),
+    "free trees first, by number": ({0: [1], 1: [0], 2: [], 3: []}, [2, 3, 0, 1]),
+    "all in one circle: the lowest": ({0: [2], 1: [0], 2: [1]}, [0, 1, 2]),
+    "a way into a circle: where it is entered": (
+        {0: [3], 1: [2], 2: [3], 3: [1]}, [3, 0, 2, 1]
+    ),
+    "two circles: the one on the lowest way": (
+        {0: [2, 4], 1: [2], 2: [1], 3: [4], 4: [3]}, [2, 1, 4, 0, 3]
+    ),
+    "circles within circles: the shorter of the lowest": (
+        {0: [1, 2], 1: [2, 3], 2: [1], 3: [0]}, [1, 2, 0, 3]
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("waits_for", "order"), CIRCLES.values(), ids=CIRCLES)
+def test_of_trees_in_a_circle_the_first_met_twice_is_solved_first(waits_for, order):
+    """The way begins at the lowest tree, and goes to the lowest that a tree waits for."""
+    read = Read(0, ())
+    consumers = [[(other, read) for other in others] for others in waits_for.values()]
+    assert downstream_first(consumers, list(waits_for)) == order
+
+
+def test_the_order_of_the_trees_of_a_program_with_a_circle():
+    program = trees_in_a_circle()
+    consumers = program.consumers()
+    tree_of, _ = grow_trees(program, consumers)
+    names = [program.ops[root].name for root in downstream_first(consumers, tree_of)]
+    assert names == ["r1", "r2", "add"]
 
 
 def reachable(edges: dict[int, set[int]], start: int) -> set[int]:
@@ -314,6 +347,9 @@ BAD_CUTS = {
     "more than elements": ({"x": (12, 1)}, r"`x`: cut \(12, 1\) does not divide"),
     "zero": ({"relu": (0, 1)}, r"`relu`: cut \(0, 1\) does not divide"),
     "negative": ({"relu": (-1, 1)}, r"`relu`: cut \(-1, 1\) does not divide"),
+    "a fraction": ({"relu": (2.0, 1)}, r"`relu`: cut \(2.0, 1\) is not a whole number for each"),
+    "a text": ({"relu": "21"}, r"`relu`: cut '21' is not .*\nhint: its join axes are \(6, 3\)"),
+    "a number": ({"relu": 2}, r"`relu`: cut 2 is not a whole number for each axis"),
     "half a complex number": ({"reals": (1, 4)}, r"`reals`: cut \(1, 4\) does not divide"),
 }
 
@@ -348,6 +384,20 @@ def test_there_must_be_a_part(parts, method):
         partition(small(), parts, method=method)
 
 
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("parts", [2.0, "2", None])
+def test_parts_are_a_whole_number(parts, method):
+    with pytest.raises(ShardingError, match=f"parts is {parts!r}, must be a whole number"):
+        partition(small(), parts, method=method)
+
+
+def test_numbers_may_be_those_of_numpy():
+    program, two = chainmm(size=8), np.int64(2)
+    cuts = partition(program, 2, partitions={"DE": (1, 1, 2)})
+    assert partition(program, two, partitions={"DE": np.array([1, 1, 2])}) == cuts
+    assert shard(program, two, preaggregate=two) == shard(program, 2, preaggregate=2)
+
+
 @pytest.mark.parametrize("parts", [3, 6, 12])
 def test_the_paper_partitioner_wants_a_power_of_two(parts):
     with pytest.raises(ShardingError, match=f"parts is {parts}; .*powers of two") as caught:
@@ -368,7 +418,7 @@ def test_a_contraction_cut_by_hand_need_not_be_cuttable():
     assert partition(small(), 16, partitions={"product": (1, 1, 1)})[2] == (1, 1, 1)
 
 
-@pytest.mark.parametrize("preaggregate", [1, -1])
+@pytest.mark.parametrize("preaggregate", [1, -1, 2.5])
 def test_partials_cannot_be_summed_in_groups_of_one(preaggregate):
     with pytest.raises(ShardingError, match=f"preaggregate is {preaggregate}, must be 0 or"):
         shard(small(), 1, preaggregate=preaggregate)

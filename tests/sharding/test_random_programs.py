@@ -4,13 +4,14 @@ from itertools import product
 from math import prod
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sharding.random_programs import cut_programs, programs, whole_inputs
 
 from doppler.graph import Graph, Kernel
 from doppler.graph.ops import OpKind
-from doppler.programs import Axis, Op, Program, evaluate_program
+from doppler.programs import Axis, Op, Program, ProgramBuilder, evaluate_program, relu
 from doppler.sharding import METHODS, shard
 from doppler.sharding.evaluate import evaluate_graph
 
@@ -74,6 +75,21 @@ def test_the_last_vertices_of_every_output_name_it_as_their_result(cut_program, 
         for index in np.ndindex(*cuts[op.name][: len(op.shape)]):
             expected[f"{op.name}{form}[{','.join(map(str, index))}]"] = op.name
     assert named == expected
+
+
+@pytest.mark.parametrize("preaggregate", [0, 2])
+def test_operations_named_like_the_formations_of_another_keep_their_names(preaggregate):
+    b = ProgramBuilder("clash")
+    x = b.input("x", (4, 4))
+    a = (x @ b.input("w", (4, 4))).named("a")
+    own = ["a.form", "a.pre", "a.form.2"]
+    program = b.build(a, *(relu(a, name=name) for name in own))
+    graph = shard(program, 1, partitions={"a": (1, 1, 4)}, preaggregate=preaggregate)
+    meta_op = dict(zip(graph.vertex_names, graph.meta_ops, strict=True))
+    assert all(meta_op[f"{name}[0,0]"] == name for name in own)
+    assert meta_op["a.form.3[0,0]"] == "a"
+    assert ("a.pre.2[0,0,1]" in meta_op) == (preaggregate > 0)
+    assert_same_results(graph, program, whole_inputs(program, 0))
 
 
 # Every element of every tensor gets a number of its own, to follow where it is read.

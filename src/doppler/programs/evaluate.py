@@ -37,7 +37,8 @@ def random_inputs(program: Program, seed: int = 0) -> dict[str, Array]:
 
 def _given(op: Op, inputs: Mapping[str, Array]) -> Array:
     if op.name not in inputs:
-        raise ProgramError(f"input `{op.name}` is missing", hint=f"given: {', '.join(inputs)}")
+        given = ", ".join(inputs) or "none"
+        raise ProgramError(f"input `{op.name}` is missing", hint=f"given: {given}")
     value = np.asarray(inputs[op.name])
     if value.shape != op.shape or value.dtype != op.dtype:
         raise ProgramError(

@@ -17,7 +17,9 @@ def moe_layer(
     """Experts weighted by a softmax gate of which only the `top_k` largest are kept.
 
     The graph is static: every expert sees every token, and the gates of the tokens that are
-    routed elsewhere are 0.
+    routed elsewhere are 0. Equal gates count once: open are those that are at least as large as
+    the `top_k`-th largest of a token's distinct gates (all, where it has fewer), so ties, which
+    rounding to float16 makes, open more than `top_k` experts.
     """
     if not 1 <= top_k <= experts:
         raise ConfigError(f"top_k is {top_k}, must be between 1 and the {experts} experts")
@@ -37,7 +39,7 @@ def moe_layer(
 
 
 def _keep_largest(gates: Tensor, count: int) -> Tensor:
-    """The `count` largest gates of each token, normalised; 0 for the others."""
+    """The gates of each token among the `count` largest distinct ones, normalised; 0 otherwise."""
     rest, least = gates, gates.max(-1, name="top1")
     for i in range(1, count):
         rest = binary("keep_if_below", rest, least[:, None], name=f"rest{i}")

@@ -67,7 +67,7 @@ def compute(
     elif kind == OpKind.INPUT_ELEMWISE:
         (x,) = (_aligned(w, a, len(shape)) for w, a in zip(wide, axes, strict=True))
         if attributes["fn"] == "affine":
-            result = x * attributes["scale"] + attributes["shift"]
+            result = x * float(attributes["scale"]) + float(attributes["shift"])
         else:
             result = UNARY[attributes["fn"]](x)
     elif kind in (OpKind.STRAIGHT_ELEMWISE, OpKind.BCAST_ELEMWISE):
@@ -111,10 +111,11 @@ def _aligned(x: Array, axes: Sequence[int | None], rank: int) -> Array:
 
 def _filled(attributes: Mapping[str, Any], shape: tuple[int, ...]) -> Array:
     """One value everywhere, or another above the diagonal; `block` says where the block lies."""
+    value = float(attributes["value"])  # may be a text such as `-inf`
     if "above" not in attributes:
-        return np.full(shape, attributes["value"])
+        return np.full(shape, value)
     block = attributes.get("block") or [[0, n] for n in shape]
     row = np.arange(block[-2][0], block[-2][1])[:, None]
     column = np.arange(block[-1][0], block[-1][1])[None, :]
-    values = np.where(column > row, attributes["above"], attributes["value"])
+    values = np.where(column > row, float(attributes["above"]), value)
     return np.broadcast_to(values, shape)

@@ -70,7 +70,7 @@ class Op:
     dtype: str
     join: tuple[int, ...]  # sizes of the join axes: those of the output, then the aggregated
     reads: tuple[Read, ...]
-    attributes: Mapping[str, Any] = field(default_factory=dict)  # JSON values
+    attributes: Mapping[str, Any] = field(default_factory=dict)  # JSON; "-inf" is a text
 
     @property
     def is_contraction(self) -> bool:

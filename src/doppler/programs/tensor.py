@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import isfinite
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -48,7 +50,9 @@ class ProgramBuilder:
         """A tensor of one value; with `above`, that value above the diagonal of the last axes."""
         if above is not None and len(shape) < 2:
             raise ProgramError(f"`{name}`: shape {tuple(shape)} has no diagonal to be above")
-        attributes = {"value": value} | ({} if above is None else {"above": above})
+        attributes = {"value": _json_number(value, name)}
+        if above is not None:
+            attributes["above"] = _json_number(above, name)
         return self.add(
             OpKind.FILL, tuple(shape), dtype or self.dtype, (), name=name, attributes=attributes
         )
@@ -200,7 +204,7 @@ class Tensor:
 
     def affine(self, scale: float, shift: float = 0.0, *, name: str = "affine") -> "Tensor":
         """`scale * x + shift`, in one operation."""
-        return unary("affine", self, name=name, scale=float(scale), shift=float(shift))
+        return unary("affine", self, name=name, scale=scale, shift=shift)
 
     def astype(self, dtype: str, *, name: str = "cast") -> "Tensor":
         """Every element in another dtype."""
@@ -214,6 +218,7 @@ class Tensor:
     # Contractions and reductions.
 
     def __matmul__(self, other: "Tensor") -> "Tensor":
+        _check_tensor(other, "matmul")
         if len(self.dims) != 2 or len(other.dims) != 2:
             raise ProgramError(
                 f"`@` takes two matrices, not {self!r} and {other!r}",
@@ -265,14 +270,15 @@ def unary(
     """A function of every element."""
     if fn not in UNARY:
         raise UnknownNameError("function", fn, UNARY)
-    attributes: dict[str, Any] = {"fn": fn, **options}
+    _check_tensor(x, name or fn)
+    numbers = {key: _json_number(value, name or fn) for key, value in options.items()}
     return x.builder.add(
         OpKind.INPUT_ELEMWISE,
         x.shape,
         dtype or x.dtype,
         [_read(x, range(len(x.dims)))],
         name=name or fn,
-        attributes=attributes,
+        attributes={"fn": fn, **numbers},
     )
 
 
@@ -281,11 +287,7 @@ def binary(fn: str, a: Tensor, b: Tensor | float, *, name: str | None = None) ->
     if fn not in BINARY:
         raise UnknownNameError("function", fn, BINARY)
     if not isinstance(b, Tensor):
-        scale = {"add": 1.0, "sub": 1.0, "mul": b, "div": 1.0 / b if b else 0.0}
-        if fn not in scale or (fn == "div" and not b):
-            raise ProgramError(f"`{fn}` of `{a.name}` and the number {b}")
-        shift = {"add": b, "sub": -b}.get(fn, 0.0)
-        return a.affine(scale[fn], shift, name=name or fn)
+        return _with_number(fn, a, b, name or fn)
     _check_pair(a, b, name or fn)
     try:
         shape = tuple(int(n) for n in np.broadcast_shapes(a.shape, b.shape))
@@ -297,6 +299,18 @@ def binary(fn: str, a: Tensor, b: Tensor | float, *, name: str | None = None) ->
     reads = [_read(t, range(len(shape) - len(t.dims), len(shape)), shape) for t in (a, b)]
     kind = OpKind.STRAIGHT_ELEMWISE if straight else OpKind.BCAST_ELEMWISE
     return a.builder.add(kind, shape, a.dtype, reads, name=name or fn, attributes={"fn": fn})
+
+
+def _with_number(fn: str, a: Tensor, b: float, name: str) -> Tensor:
+    """A function of a tensor and a number, as one affine operation."""
+    _check_tensor(a, name)
+    if not isinstance(b, Real):
+        _check_tensor(b, name)
+    scale = {"add": 1.0, "sub": 1.0, "mul": b, "div": 1.0 / b if b else 0.0}
+    if fn not in scale or (fn == "div" and not b):
+        raise ProgramError(f"`{fn}` of `{a.name}` and the number {b}")
+    shift = {"add": b, "sub": -b}.get(fn, 0.0)
+    return a.affine(scale[fn], shift, name=name)
 
 
 def einsum(subscripts: str, a: Tensor, b: Tensor, *, name: str = "einsum") -> Tensor:
@@ -363,10 +377,11 @@ def concat(tensors: Sequence[Tensor], axis: int, *, name: str = "concat") -> Ten
     if not tensors:
         raise ProgramError(f"`{name}` of no tensors")
     first = tensors[0]
+    _check_tensor(first, name)
     axis = _axis(first, axis)
     for other in tensors:
-        _check_no_view(other, name)
         _check_pair(first, other, name)
+        _check_no_view(other, name)
         same = [n for i, n in enumerate(other.shape) if i != axis]
         if same != [n for i, n in enumerate(first.shape) if i != axis]:
             raise ProgramError(f"`{name}`: {other!r} does not fit {first!r} but for axis {axis}")
@@ -470,7 +485,24 @@ def _check_no_view(x: Tensor, name: str) -> None:
         )
 
 
+def _check_tensor(x: object, name: str) -> None:
+    if not isinstance(x, Tensor):
+        raise ProgramError(
+            f"`{name}` of {x!r}, which is not a tensor of the program",
+            hint="numbers can be added and multiplied; make an array an input of the program",
+        )
+
+
+def _json_number(value: float, name: str) -> float | str:
+    """The number, or `inf`, `-inf` or `nan` as a text: JSON, which attributes are, has no such."""
+    if not isinstance(value, Real):
+        raise ProgramError(f"`{name}`: {value!r} is not a real number")
+    return float(value) if isfinite(value) else str(float(value))
+
+
 def _check_pair(a: Tensor, b: Tensor, name: str) -> None:
+    for x in (a, b):
+        _check_tensor(x, name)
     if a.builder is not b.builder:
         raise ProgramError(f"`{name}`: `{a.name}` and `{b.name}` are of different programs")
     if a.dtype != b.dtype:

@@ -19,14 +19,13 @@ def evaluate_graph(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array
     """
     if not graph.kernels:
         raise GraphError(f"graph `{graph.name}` has no kernels to evaluate")
+    whole = _whole_inputs(graph, inputs)
     values: dict[int, Array] = {}
     for v in graph.topological_order.tolist():
-        kernel = graph.kernels[v]
-        if kernel is None:
-            raise GraphError(f"vertex `{graph.vertex_names[v]}` has no kernel to evaluate")
+        kernel = _kernel(graph, v)
         (tensor,) = graph.output_tensor[graph.output_ptr[v] : graph.output_ptr[v + 1]].tolist()
         if graph.is_input[v]:
-            values[tensor] = inputs[graph.meta_ops[v]][_slices(kernel)]
+            values[tensor] = whole[graph.meta_ops[v]][_slices(kernel)]
         else:
             values[tensor] = run_kernel(kernel, [values[t] for t in kernel.inputs])
     return _joined(graph, values)
@@ -59,6 +58,39 @@ def assemble(operand: Any, inputs: list[Array]) -> Array:
     return result
 
 
+def _kernel(graph: Graph, v: int) -> Kernel:
+    kernel = graph.kernels[v]
+    if kernel is None:
+        raise GraphError(f"vertex `{graph.vertex_names[v]}` has no kernel to evaluate")
+    return kernel
+
+
+def _whole_inputs(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """The inputs that the graph reads blocks of, each of the shape that its blocks make up."""
+    blocks: dict[str, list[Kernel]] = {}
+    for v in np.flatnonzero(graph.is_input).tolist():
+        blocks.setdefault(graph.meta_ops[v], []).append(_kernel(graph, v))
+    result = {}
+    for name, kernels in blocks.items():
+        if name not in inputs:
+            given = ", ".join(inputs) or "none"
+            raise GraphError(f"input `{name}` is missing", hint=f"given: {given}")
+        value = np.asarray(inputs[name])
+        shape, dtype = _whole_shape(kernels), kernels[0].dtypes[0]
+        if value.shape != shape or value.dtype != dtype:
+            raise GraphError(
+                f"input `{name}` is {value.dtype} {value.shape}, expected {dtype} {shape}"
+            )
+        result[name] = value
+    return result
+
+
+def _whole_shape(kernels: list[Kernel]) -> tuple[int, ...]:
+    """The shape of a tensor from the blocks that kernels hold."""
+    ends = [[high for _, high in kernel.attributes["block"]] for kernel in kernels]
+    return tuple(max(along) for along in zip(*ends, strict=True))
+
+
 def _slices(kernel: Kernel) -> tuple[slice, ...]:
     return tuple(slice(low, high) for low, high in kernel.attributes["block"])
 
@@ -69,16 +101,14 @@ def _joined(graph: Graph, values: dict[int, Array]) -> dict[str, Array]:
     named = any(kernel is not None and "result" in kernel.attributes for kernel in graph.kernels)
     blocks: dict[str, list[tuple[Kernel, Array]]] = {}
     for tensor, v in enumerate(graph.tensor_producer.tolist()):
-        kernel = graph.kernels[v]
-        assert kernel is not None
+        kernel = _kernel(graph, v)
         unread = None if named or is_read[tensor] or graph.is_input[v] else graph.meta_ops[v]
         name = kernel.attributes.get("result", unread)
         if name is not None:
             blocks.setdefault(name, []).append((kernel, values[tensor]))
     results = {}
     for name, parts in blocks.items():
-        ends = np.array([[high for _, high in k.attributes["block"]] for k, _ in parts], np.int64)
-        result = np.zeros(ends.max(axis=0), parts[0][1].dtype)
+        result = np.zeros(_whole_shape([kernel for kernel, _ in parts]), parts[0][1].dtype)
         for kernel, value in parts:
             result[_slices(kernel)] = value
         results[name] = result

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -69,8 +70,8 @@ def lower(
     for every shard, and four times that for a transfer. `preaggregate` ≥ 2 sums partial results
     in groups of that size before they are formed.
     """
-    if preaggregate < 0 or preaggregate == 1:
-        raise ShardingError(f"preaggregate is {preaggregate}, must be 0 or at least 2")
+    if not isinstance(preaggregate, Integral) or preaggregate < 0 or preaggregate == 1:
+        raise ShardingError(f"preaggregate is {preaggregate!r}, must be 0 or at least 2")
     lowering = _Lowering(program, abstract_costs, preaggregate)
     for number, cut in enumerate(cuts):
         lowering.add(number, cut)
@@ -86,6 +87,7 @@ class _Lowering:
         self.outputs: list[Blocks] = []  # of each operation added so far
         self.abstract_costs = abstract_costs
         self.preaggregate = preaggregate
+        self.names = {op.name for op in program.ops}
         self.results = {program.ops[i].name for i in program.outputs}
 
     def add(self, number: int, cut: Cut) -> None:
@@ -166,15 +168,23 @@ class _Lowering:
     ) -> int:
         """Add what aggregates the partial results of one block; returns its tensor."""
         if self.preaggregate and len(partials) > self.preaggregate:
+            name = self._unique(f"{op.name}.pre")
             starts = range(0, len(partials), self.preaggregate)
             groups = [partials[i : i + self.preaggregate] for i in starts]
             partials = [
-                self._aggregate(
-                    op, f"{op.name}.pre{_label((*index, i))}", ranges, group, final=False
-                )
+                self._aggregate(op, f"{name}{_label((*index, i))}", ranges, group, final=False)
                 for i, group in enumerate(groups)
             ]
-        return self._aggregate(op, f"{op.name}.form{_label(index)}", ranges, partials, final=True)
+        name = f"{self._unique(f'{op.name}.form')}{_label(index)}"
+        return self._aggregate(op, name, ranges, partials, final=True)
+
+    def _unique(self, name: str) -> str:
+        """The name, with a number if an operation of the program has it already."""
+        unique, count = name, 1
+        while unique in self.names:
+            count += 1
+            unique = f"{name}.{count}"
+        return unique
 
     def _aggregate(
         self, op: Op, name: str, ranges: list[Range], partials: list[int], *, final: bool

@@ -7,6 +7,9 @@ and nothing else. Cuts given by hand override either.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral
+from operator import index
+from typing import Any
 
 from doppler.errors import ShardingError, UnknownNameError
 from doppler.graph.ops import OpKind
@@ -26,12 +29,14 @@ def partition(
 
     `method` is `paper` or `even`; `partitions` fixes cuts by the operations' names.
     """
+    if not isinstance(parts, Integral):
+        raise ShardingError(f"parts is {parts!r}, must be a whole number")
     if parts < 1:
         raise ShardingError(f"parts is {parts}, must be at least 1")
     fixed = _fixed_cuts(program, partitions or {})
     if method not in METHODS:
         raise UnknownNameError("partition method", method, METHODS)
-    return METHODS[method](program, parts, fixed)
+    return METHODS[method](program, int(parts), fixed)
 
 
 def _fixed_cuts(program: Program, partitions: Mapping[str, Sequence[int]]) -> dict[int, Cut]:
@@ -40,18 +45,26 @@ def _fixed_cuts(program: Program, partitions: Mapping[str, Sequence[int]]) -> di
     for name, cut in partitions.items():
         if name not in numbers:
             raise UnknownNameError("operation", name, numbers)
-        op = program.ops[numbers[name]]
-        if len(cut) != len(op.join):
-            raise ShardingError(
-                f"`{name}`: cut {tuple(cut)} has {len(cut)} numbers for {len(op.join)} axes",
-                hint=f"its join axes are {op.join}: those of the output, then the aggregated",
-            )
-        if not divides(op, tuple(cut)):
-            raise ShardingError(
-                f"`{name}`: cut {tuple(cut)} does not divide its axes {op.join} evenly"
-            )
-        fixed[numbers[name]] = tuple(cut)
+        fixed[numbers[name]] = _checked_cut(program.ops[numbers[name]], cut)
     return fixed
+
+
+def _checked_cut(op: Op, cut: Any) -> Cut:
+    hint = f"its join axes are {op.join}: those of the output, then the aggregated"
+    try:
+        pieces = tuple(index(n) for n in cut)
+    except TypeError:
+        raise ShardingError(
+            f"`{op.name}`: cut {cut!r} is not a whole number for each axis", hint=hint
+        ) from None
+    if len(pieces) != len(op.join):
+        raise ShardingError(
+            f"`{op.name}`: cut {pieces} has {len(pieces)} numbers for {len(op.join)} axes",
+            hint=hint,
+        )
+    if not divides(op, pieces):
+        raise ShardingError(f"`{op.name}`: cut {pieces} does not divide its axes {op.join} evenly")
+    return pieces
 
 
 def even_cuts(program: Program, parts: int, fixed: Mapping[int, Cut]) -> list[Cut]:

@@ -11,14 +11,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
+from numba.extending import register_jitable
 
 from doppler.arrays import BoolArray, FloatArray, IntArray
 
 # Without `_nrt=False` every read of an array in a tuple counts references: 20 times slower.
 # Nothing here allocates, so there is nothing to count.
-_OPTIONS: Any = {"cache": True, "nogil": True, "_nrt": False}
-compiled: Any = njit(**_OPTIONS)
-inlined: Any = njit(forceinline=True, **_OPTIONS)
+_OPTIONS: Any = {"nogil": True, "_nrt": False}
+compiled: Any = njit(cache=True, **_OPTIONS)
+# Helpers become part of their callers. To make each one callable from Python as well, which means
+# to unpack 54 fields, would take half of the time to compile. Python sees the plain functions.
+inlined: Any = register_jitable(
+    forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True, **_OPTIONS
+)
 UNLIMITED = 1 << 60  # lanes of a link without a limit
 
 
