@@ -1,17 +1,31 @@
 """How good are the placers? The paper's workloads on three machines, against a lower bound.
 
-Run it as `python benchmarks/placers.py`: three minutes, 10 s of search for each of 12 problems.
-`--long` also searches each for 5 minutes and tells how soon it came within 1 % of that.
+Run it as `python benchmarks/placers.py`: five minutes, of which 10 s of search for each of 12
+problems, then how placing scales to 100,000 vertices. Instead of that,
+
+- `--long` searches six problems for 5 minutes and for 30 s, and tells whether 30 s are enough;
+- `--exact` solves random graphs of 10 to 30 vertices with CP-SAT, a minute each.
+
+`--only p100x4/ffnn` does one problem, `--only 'scaling/m-*'` the placers of that name, `--only
+'reference:4/*'` (of `--exact`) a machine. Search uses two cores however many there are, so that
+several processes may run side by side, each on cores of its own:
+
+    taskset -c 0,1 python benchmarks/placers.py --long --only p100x4/ffnn &
+    taskset -c 2,3 python benchmarks/placers.py --long --only p100x4/chainmm &
 """
 
 import argparse
+from fnmatch import fnmatch
+from itertools import product
 from time import perf_counter
 
+import numpy as np
 from workloads import graph_of
 
 from doppler.errors import DopplerError
-from doppler.graph import Graph
+from doppler.graph import Graph, build_graph
 from doppler.placers import gap, lower_bounds, make_placer, placer_names
+from doppler.placers.exact import ExactResult, solve_exactly
 from doppler.placers.search import SearchConfig, search, starting_points, warm_up
 from doppler.programs import random_dag
 from doppler.sim import Simulator
@@ -20,11 +34,38 @@ from doppler.topology import Topology, load_topology
 # The paper's measurements of its EnumerativeOptimizer on all devices, in milliseconds (Table 2
 # and App. H.2).
 PAPER_MS = {
-    "p100x4": {"chainmm": 139.0, "ffnn": 50.2, "llama-block": 172.7, "llama-layer": 174.8},
-    "v100x8": {"chainmm": 33.5, "ffnn": 20.0, "llama-block": 109.6, "llama-layer": 97.5},
-    "a100x2-t4x2": {"chainmm": 0.0, "ffnn": 0.0, "llama-block": 0.0, "llama-layer": 0.0},
+    "p100x4/chainmm": 139.0,
+    "p100x4/ffnn": 50.2,
+    "p100x4/llama-block": 172.7,
+    "p100x4/llama-layer": 174.8,
+    "v100x8/chainmm": 33.5,
+    "v100x8/ffnn": 20.0,
+    "v100x8/llama-block": 109.6,
+    "v100x8/llama-layer": 97.5,
 }
+WORKLOADS = ("chainmm", "ffnn", "llama-block", "llama-layer")
+PROBLEMS = [f"{t}/{w}" for t in ("p100x4", "v100x8", "a100x2-t4x2") for w in WORKLOADS]
+LONG = [*(f"p100x4/{w}" for w in WORKLOADS), "v100x8/llama-block", "v100x8/llama-layer"]
+EXACT = [f"{t}/{n}" for t in ("reference:4", "p100x4") for n in (10, 20, 30)]
+EXACT_SEEDS = 4  # with long transfers, and as many with short ones
 SLOW = {"annealing", "auto", "cp-sat", "genetic", "local-search"}
+SCALING = [f"scaling/{name}" for name in placer_names() if name not in SLOW]
+SIZES = (1_000, 10_000, 100_000)
+CORES = 2
+
+
+def problem(label: str) -> tuple[Graph, Topology]:
+    """The graph and the machine of `topology/workload`."""
+    name, _, workload = label.partition("/")
+    topology = load_topology(name)
+    return graph_of(workload, topology.num_devices), topology
+
+
+def searched(graph: Graph, topology: Topology, seconds: float) -> tuple[float, list[float]]:
+    """Seconds of the best assignment found, and when the search came within 1 % of it."""
+    starts = starting_points(graph, topology, 0)
+    result = search(graph, topology, starts, SearchConfig(seconds=seconds, chains=CORES))
+    return result.cost_s, [s for s, _, cost in result.history if cost <= 1.01 * result.cost_s]
 
 
 def instant(graph: Graph, topology: Topology) -> dict[str, float]:
@@ -40,52 +81,93 @@ def instant(graph: Graph, topology: Topology) -> dict[str, float]:
     return found
 
 
-def compare(seconds: float, long: bool) -> None:
+def compare(labels: list[str], seconds: float) -> None:
     print(f"\nMakespans in ms, simulated; {seconds:.0f} s of search\n")
-    head = "  topology     workload       bound  enumerative  (paper)   best heuristic"
+    head = "  topology/workload           bound  enumerative  (paper)   best heuristic"
     print(head + "           search   gap")
-    for name, rows in PAPER_MS.items():
-        topology = load_topology(name)
-        for label, paper in rows.items():
-            graph = graph_of(label, topology.num_devices)
-            found = instant(graph, topology)
-            best = min(found, key=lambda key: found[key])
-            starts = starting_points(graph, topology, 0)
-            result = search(graph, topology, starts, SearchConfig(seconds=seconds))
-            bound = lower_bounds(graph, topology).best_s
-            print(
-                f"  {name:<12} {label:<12} {bound * 1e3:>7.1f} {found['enumerative']:>12.1f}"
-                f" {f'({paper})' if paper else '':>8}   {best:<14} {found[best]:>7.1f}"
-                f" {result.cost_s * 1e3:>8.1f} {100 * gap(result.cost_s, bound):>4.1f}%",
-                flush=True,
-            )
-            if long:
-                show_convergence(graph, topology)
+    for label in labels:
+        graph, topology = problem(label)
+        found = instant(graph, topology)
+        best = min(found, key=lambda key: found[key])
+        cost_s, _ = searched(graph, topology, seconds)
+        bound = lower_bounds(graph, topology).best_s
+        paper = f"({PAPER_MS[label]})" if label in PAPER_MS else ""
+        print(
+            f"  {label:<25} {bound * 1e3:>7.1f} {found['enumerative']:>12.1f}"
+            f" {paper:>8}   {best:<14} {found[best]:>7.1f}"
+            f" {cost_s * 1e3:>8.1f} {100 * gap(cost_s, bound):>4.1f}%",
+            flush=True,
+        )
 
 
-def show_convergence(graph: Graph, topology: Topology) -> None:
-    """When a search of 5 minutes came within 1 % of where it ended."""
-    starts = starting_points(graph, topology, 0)
-    result = search(graph, topology, starts, SearchConfig(seconds=300.0))
-    near = next(s for s, _, cost in result.history if cost <= 1.01 * result.cost_s)
-    short = search(graph, topology, starts, SearchConfig(seconds=30.0))
-    off = 100 * (short.cost_s / result.cost_s - 1)
+def show_convergence(labels: list[str], seconds: float) -> None:
+    """Whether a tenth of the time comes within 1 % of all of it."""
+    print(f"\n{seconds:.0f} s of search on {CORES} cores against {seconds / 10:.0f} s (ms)\n")
     print(
-        f"      5 min: {result.cost_s * 1e3:.2f} ms, within 1 % after {near:.0f} s; "
-        f"30 s alone: {short.cost_s * 1e3:.2f} ms, {off:+.2f}%",
-        flush=True,
+        f"  topology/workload         {seconds:>6.0f} s  within 1 % after  {seconds / 10:>6.0f} s"
     )
+    for label in labels:
+        graph, topology = problem(label)
+        long_s, near = searched(graph, topology, seconds)
+        short_s, _ = searched(graph, topology, seconds / 10)
+        after = f"{near[0]:.1f} s" if near else "the start"
+        print(
+            f"  {label:<25} {long_s * 1e3:>8.2f} {after:>17} {short_s * 1e3:>9.2f}"
+            f" {100 * (short_s / long_s - 1):>+7.2f}%",
+            flush=True,
+        )
 
 
-def show_scaling() -> None:
+def show_exact(labels: list[str], seconds: float) -> None:
+    """Random graphs solved by CP-SAT: the best static schedule, and what the runtime makes of it.
+
+    `gap` is the worst of static length to bound; `simulated` the mean over graphs of the makespan
+    of the schedule's assignment, relative to its static length, and its worst.
+    """
+    print(f"\nCP-SAT on random graphs, {2 * EXACT_SEEDS} of each size, {seconds:.0f} s each\n")
+    print("  topology/vertices   proven    median s   longest s      gap     simulated / static")
+    for label in labels:
+        name, _, vertices = label.partition("/")
+        topology = load_topology(name)
+        found: list[ExactResult] = []
+        for seed, long in product(range(EXACT_SEEDS), (True, False)):
+            graph = random_graph(int(vertices), topology, seed, long=long)
+            found.append(solve_exactly(graph, topology, seconds=seconds))
+        took = [result.seconds for result in found]
+        ratio = [result.makespan_s / result.static_s for result in found]
+        print(
+            f"  {label:<19} {sum(result.proven for result in found):>4}/{len(found)}"
+            f" {np.median(took):>11.1f} {max(took):>11.1f}"
+            f" {100 * max(gap(r.static_s, r.bound_s) for r in found):>7.2f}%"
+            f" {np.mean(ratio):>12.3f}, at most {max(ratio):.3f}",
+            flush=True,
+        )
+
+
+def random_graph(vertices: int, topology: Topology, seed: int, *, long: bool) -> Graph:
+    """A random graph, its transfers about as long as its execs or, if not `long`, a tenth of that.
+
+    Where they are short, what is hard is to spread the work evenly. On `reference:N` it has
+    seconds of its own.
+    """
+    depth, bytes_per_flop = max(3, vertices // 5), 1.5e-3 if long else 1.5e-4
+    graph = random_dag(vertices=vertices, depth=depth, bytes_per_flop=bytes_per_flop, seed=seed)
+    if not topology.name.startswith("reference:"):
+        return graph
+    rng, columns = np.random.default_rng(seed), graph.columns()
+    columns["exec_s"] = rng.integers(1, 21, size=graph.num_vertices).tolist()
+    most = 20 if long else 2
+    columns["transfer_s"] = rng.integers(0, most + 1, size=graph.num_tensors).tolist()
+    return build_graph(**columns)
+
+
+def show_scaling(labels: list[str]) -> None:
     print("\nSeconds to place a random graph on v100x8\n")
-    names = [name for name in placer_names() if name not in SLOW]
-    sizes = (1_000, 10_000, 100_000)
-    print(f"  {'':<15}" + "".join(f"{size:>10,}" for size in sizes))
+    print(f"  {'':<15}" + "".join(f"{size:>10,}" for size in SIZES))
     topology = load_topology("v100x8")
-    graphs = [random_dag(vertices=n, depth=n // 50, bytes_per_flop=2e-6, seed=0) for n in sizes]
-    for name in names:
-        times = []
+    graphs = [random_dag(vertices=n, depth=n // 50, bytes_per_flop=2e-6, seed=0) for n in SIZES]
+    for label in labels:
+        name, times = label.partition("/")[2], []
         for graph in graphs:
             placer = make_placer(name)
             began = perf_counter()
@@ -94,11 +176,34 @@ def show_scaling() -> None:
         print(f"  {name:<15}" + "".join(f"{t:>10.2f}" for t in times), flush=True)
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--long", action="store_true")
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, help="10, or 300 with --long, 60 with --exact")
+    parser.add_argument("--only", default="*", metavar="PATTERN")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--long", action="store_true")
+    what.add_argument("--exact", action="store_true")
     options = parser.parse_args()
+
+    def wanted(labels: list[str]) -> list[str]:
+        return [label for label in labels if fnmatch(label, options.only)]
+
+    known = LONG if options.long else EXACT if options.exact else PROBLEMS + SCALING
+    if not wanted(known):
+        parser.error(f"--only {options.only}: none of {', '.join(known)}")
     warm_up()
-    compare(options.seconds, options.long)
-    show_scaling()
+    if options.long:
+        show_convergence(wanted(LONG), options.seconds or 300.0)
+    elif options.exact:
+        show_exact(wanted(EXACT), options.seconds or 60.0)
+    else:
+        if wanted(PROBLEMS):
+            compare(wanted(PROBLEMS), options.seconds or 10.0)
+        if wanted(SCALING):
+            show_scaling(wanted(SCALING))
+
+
+if __name__ == "__main__":
+    main()

@@ -29,7 +29,7 @@ def test_importing_is_light() -> None:
     """No library but numpy is loaded before it is used."""
     code = (
         "import sys, doppler as dp; dp.Simulator; dp.place; dp.load_graph; dp.programs;"
-        "heavy = {'numba', 'torch', 'typer', 'rich', 'scipy', 'networkx'};"
+        "heavy = {'numba', 'torch', 'typer', 'rich', 'scipy', 'networkx', 'gymnasium'};"
         "print(sorted(heavy & set(sys.modules)))"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -42,7 +42,7 @@ def test_every_error_is_a_doppler_error_and_a_builtin_one() -> None:
     ]
     kinds = [e for e in kinds if e.__module__ == "doppler.errors" and issubclass(e, Exception)]
     own = [e for e in kinds if e is not doppler.DopplerError]
-    assert len(own) == 10
+    assert len(own) == 12
     for kind in own:
         assert issubclass(kind, doppler.DopplerError)
         assert issubclass(kind, (ValueError, LookupError, ImportError, RuntimeError))

@@ -33,3 +33,18 @@ def files(tmp_path: Path) -> Path:
     devices = np.where(graph.is_input, -1, np.arange(graph.num_vertices) % 4)
     write_assignment(Assignment(devices), tmp_path / "assignment.json")
     return tmp_path
+
+
+@pytest.fixture
+def fork(tmp_path: Path) -> str:
+    """The name of a graph file: a(2) → b(3), a → c(3), transfers of 1 s.
+
+    6 s on reference:2, as a solver can prove; the bounds that know no transfers say 5.
+    """
+    (tmp_path / "fork.json").write_text(
+        '{"format": "doppler-graph", "version": 1, "name": "fork", '
+        '"vertices": {"kind": ["matmul", "matmul", "matmul"], "exec_s": [2, 3, 3]}, '
+        '"tensors": {"producer": [0], "bytes": [1], "transfer_s": [1]}, '
+        '"edges": {"tensor": [0, 0], "reader": [1, 2]}}'
+    )
+    return "fork.json"

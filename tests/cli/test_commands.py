@@ -77,12 +77,36 @@ def test_place_searches_as_long_as_it_may_and_says_who_won(dop: Dop, files: Path
     assert "auto (" in dop("place", "graph.json", "--budget", "0.3").out
 
 
+def test_place_says_what_is_proven_optimal(dop: Dop, tmp_path: Path) -> None:
+    """Three vertices in a row of 9 s: one device, which the longest path proves."""
+    (tmp_path / "chain.txt").write_text(REFERENCE_TEXT)
+    place = ("place", "chain.txt", "-t", "reference:4")
+    assert "gap 0.0 %, proven optimal" in dop(*place).out
+    report = dop(*place, "--json").json()
+    assert (report["makespan_s"], report["lower_bound_s"], report["optimal"]) == (9, 9, True)
+    worse = dop(*place, "-p", "round-robin", "--json").json()
+    assert (worse["lower_bound_s"], worse["optimal"]) == (9, False)
+    assert "proven" not in dop(*place, "-p", "round-robin").out
+
+
+def test_place_takes_over_the_bound_of_a_solver(dop: Dop, fork: str) -> None:
+    pytest.importorskip("ortools")
+    place = ("place", fork, "-t", "reference:2", "--budget", "3")
+    assert dop(*place, "-p", "single", "--json").json()["lower_bound_s"] == 5
+    for placer in ("auto", "cp-sat"):
+        report = dop(*place, "-p", placer, "--json").json()
+        assert (report["makespan_s"], report["lower_bound_s"], report["optimal"]) == (6, 6, True)
+
+
 def test_simulate_gives_the_makespan_first_and_the_trace(dop: Dop, files: Path) -> None:
     result = dop(
         "simulate", "graph.json", "assignment.json", "-t", "p100x4", "-o", "t.json", "--json"
     )
     report = result.json()
-    assert next(iter(report)) == "makespan_s"
+    assert list(report)[:3] == ["makespan_s", "lower_bound_s", "gap"]
+    bound = lower_bounds(load_graph(files / "graph.json"), Topology.preset("p100x4")).best_s
+    assert report["lower_bound_s"] == bound
+    assert report["gap"] == report["makespan_s"] / bound - 1
     trace = read_trace(files / "t.json")
     assert trace.makespan_s == report["makespan_s"]
     assert report["bytes_moved"] == trace.bytes_moved
@@ -109,8 +133,54 @@ def test_simulate_passes_its_options_on(dop: Dop, files: Path) -> None:
 
 def test_simulate_for_people(dop: Dop, files: Path) -> None:
     result = dop("simulate", "graph.json", "assignment.json", "-t", "p100x4", "--repeat", "2")
-    for word in ("makespan", "±", "gpu0", "same-device", "critical chain"):
+    for word in ("makespan", "±", "lower bound", "gap", "gpu0", "same-device", "critical chain"):
         assert word in result.out
+
+
+@pytest.mark.parametrize(
+    ("options", "holds"),
+    [
+        (["--bulk-synchronous"], True),
+        (["--strategy", "random"], True),
+        (["--slowdown", "1,1,2,1"], True),
+        (["--slowdown", "1,1,2,0.5"], False),
+        (["--exec-noise", "0.1"], False),
+        (["--transfer-noise", "0.1"], False),
+        (["--device-noise", "0.1"], False),
+    ],
+)
+def test_simulate_gives_a_bound_where_it_holds(
+    dop: Dop, files: Path, options: list[str], holds: bool
+) -> None:
+    simulate = ("simulate", "graph.json", "assignment.json", "-t", "p100x4", *options)
+    report = dop(*simulate, "--json").json()
+    if holds:
+        assert report["makespan_s"] >= report["lower_bound_s"]
+        assert report["gap"] >= 0
+    else:
+        assert (report["lower_bound_s"], report["gap"]) == (None, None)
+    assert ("lower bound" in dop(*simulate).out) == holds
+
+
+def test_simulate_without_memory_has_no_bound_from_memory(dop: Dop, files: Path) -> None:
+    """The only device that holds the vertex is ten times as slow."""
+    (files / "g.json").write_text(
+        '{"format": "doppler-graph", "version": 1, "vertices": {"kind": ["matmul"], '
+        '"exec_s": [[1, 10]]}, "tensors": {"producer": [0], "bytes": [8], "transfer_s": [0]}, '
+        '"edges": {"tensor": [], "reader": []}}'
+    )
+    (files / "a.json").write_text('{"format": "doppler-assignment", "version": 1, "devices": [0]}')
+    (files / "m.toml").write_text(
+        'format = "doppler-topology"\nversion = 1\nname = "m"\n'
+        '[[devices]]\nname = "small"\nmemory_bytes = 7\n[[devices]]\nname = "large"\n'
+        '[[links]]\nname = "l"\npairs = "others"\n'
+    )
+    free = dop("simulate", "g.json", "a.json", "-t", "m.toml", "--no-limit-memory", "--json").json()
+    assert (free["makespan_s"], free["lower_bound_s"]) == (1, 1)
+    (files / "a.json").write_text('{"format": "doppler-assignment", "version": 1, "devices": [1]}')
+    limited = dop("simulate", "g.json", "a.json", "-t", "m.toml", "--json").json()
+    assert (limited["makespan_s"], limited["lower_bound_s"]) == (10, 10)
+    assert dop("show", "g.json", "-t", "m.toml", "--json").json()["lower_bounds_s"]["memory"] == 10
 
 
 def test_simulate_takes_the_topology_the_assignment_was_made_for(dop: Dop, files: Path) -> None:

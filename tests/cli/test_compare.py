@@ -1,9 +1,14 @@
+import multiprocessing
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
 from command_line import Dop
 
 from doppler.formats import load_graph
 from doppler.placers import make_placer
+from doppler.placers.base import cores
+from doppler.placers.comparison import _take_cores
 from doppler.sim import simulate
 from doppler.topology import Topology
 
@@ -27,6 +32,30 @@ def test_compare_sorts_and_repeats_the_simulator(dop: Dop, files: Path) -> None:
         assert row["gap"] >= 0
         assert row["std_s"] > 0
         assert row["error"] == ""
+
+
+def test_all_rows_have_the_best_bound_that_any_placer_found(dop: Dop, fork: str) -> None:
+    pytest.importorskip("ortools")
+    placers = ("--placers", "cp-sat,single,heft", "--budget", "3", "--seeds", "1")
+    rows = dop("compare", fork, "-t", "reference:2", *placers, "--json").json()
+    assert [row["lower_bound_s"] for row in rows] == [6, 6, 6]
+    assert {row["placer"]: row["gap"] for row in rows} == {
+        "cp-sat": 0,
+        "heft": 0,
+        "single": pytest.approx(8 / 6 - 1),
+    }
+
+
+@pytest.mark.skipif(not cores(), reason="the system does not tell which cores there are")
+def test_processes_share_out_the_cores() -> None:
+    for workers in range(1, len(cores()) + 1):
+        started = multiprocessing.get_context("spawn").Value("i", 0)
+        taken: list[int] = []
+        for _ in range(workers):
+            with ThreadPoolExecutor(1) as thread:  # which cores a thread may use is its own
+                thread.submit(_take_cores, started, workers).result()
+                taken += thread.submit(cores).result()
+        assert sorted(taken) == cores()
 
 
 def test_a_placer_that_fails_has_its_error_in_its_row(dop: Dop, files: Path) -> None:

@@ -148,7 +148,8 @@ def test_too_little_memory(dop: Dop, files: Path) -> None:
         '[[devices]]\nname = "d"\nflops_per_s = 1e12\nmemory_bytes = 10\n'
     )
     result = dop("place", "graph.json", "-p", "single", "-t", "tiny.toml", "-o", "a.json")
-    assert_refused(result, "device `d` is out of memory", "bytes, 10 are free", "hint:")
+    assert_refused(result, "device `d` is out of memory", "10 are free")
+    assert_refused(result, "hint: no assignment can run: vertex", "device `d` holds 10")
     assert not (files / "a.json").exists()
 
 

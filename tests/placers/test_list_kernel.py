@@ -12,7 +12,8 @@ from strategies import graphs, topologies
 from doppler.cost import DefaultCostModel
 from doppler.graph import Graph
 from doppler.placers import list_reference, make_placer
-from doppler.placers.critical_path import random_ties
+from doppler.placers.critical_path import draw as draw_ties
+from doppler.placers.critical_path import random_ties, urgency
 from doppler.placers.list_rules import GreedyRule, Problem, RankRule, Schedule, flatten, run
 from doppler.placers.list_schedulers import ListPlacer, MaxMinPlacer, greedy
 from doppler.programs import random_dag
@@ -67,9 +68,12 @@ def test_few_gaps_small_windows_and_random_ties(data: st.DataObject, seed: int) 
     graph = data.draw(graphs(max_vertices=12, num_devices=topology.num_devices))
     costs = DefaultCostModel().costs(graph, topology)
     problem, rng = flatten(graph, topology, costs), np.random.default_rng(seed)
-    rank = costs.bottom_levels(graph, topology).length_s
-    assert_equal(problem, random_ties(rank, np.zeros(costs.exec_s.shape), rng))
-    rule = random_ties(rank, costs.exec_s, rng)
+    rank, drawn = urgency(graph, topology, costs), draw_ties(rng, graph.num_vertices)
+    assert_equal(problem, random_ties(rank, np.zeros(costs.exec_s.shape), drawn))
+    rule = random_ties(rank, costs.exec_s, drawn)
+    length_s = costs.bottom_levels(graph, topology).length_s[drawn.order]
+    by_length = drawn.order[np.argsort(-length_s, kind="stable")]
+    assert rule.sequence.tolist() == by_length.tolist()
     gaps, window = data.draw(st.integers(0, 2)), data.draw(st.integers(1, 3))
     assert_equal(problem, replace(rule, max_gaps=gaps, window=window))
 

@@ -8,13 +8,12 @@ from doppler.errors import ConfigError, Interrupted
 from doppler.graph import GraphBuilder
 from doppler.placers import lower_bounds
 from doppler.placers import search as search_module
-from doppler.placers.auto import AutoPlacer
 from doppler.placers.genetic import GeneticConfig, GeneticPlacer
 from doppler.placers.search import SearchConfig, search, starting_points
 from doppler.programs import chainmm, random_dag
 from doppler.sharding import shard
 from doppler.sim import Noise, SimConfig, Simulator
-from doppler.topology import preset
+from doppler.topology import Device, Topology, preset
 
 QUICK = SearchConfig(evaluations=2000, chains=2)
 
@@ -129,39 +128,30 @@ def test_genetic_improves_on_its_seeds() -> None:
         GeneticConfig(elite=0.9, mutants=0.2)
 
 
-def test_auto_is_never_worse_than_its_members_and_says_who_won() -> None:
-    graph, topology = random_dag(seed=4), preset("p100x4")
-    result = AutoPlacer(evaluations=3000).run(graph, topology)
-    makespan = Simulator(topology).run(graph, result.assignment).makespan_s
-    assert makespan == min(member.makespan_s for member in result.members)
-    assert result.won in [member.name for member in result.members]
-    assert {"enumerative", "critical-path", "annealing"} <= {m.name for m in result.members}
-
-
-def test_auto_stops_at_the_lower_bound() -> None:
-    g = GraphBuilder("one")
-    g.op("v", "matmul", reads=[], output_bytes=1, exec_s=1, transfer_s=1)
-    result = AutoPlacer().run(g.build(), preset("reference:2"))
-    assert "annealing" not in [member.name for member in result.members]
-
-
-def test_auto_goes_on_where_a_member_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    from doppler.placers.enumerative import EnumerativePlacer
-
-    def fail(*_: object, **__: object) -> None:
-        raise ConfigError("not today")
-
-    monkeypatch.setattr(EnumerativePlacer, "place", fail)
-    graph, topology = random_dag(vertices=20, depth=4, seed=0), preset("p100x4")
-    result = AutoPlacer(evaluations=100, instant=("enumerative", "round-robin")).run(
-        graph, topology
-    )
-    assert result.members[0].error == "not today"
-    result.assignment.check(graph, topology)
-
-
 def test_search_says_infinity_where_no_assignment_fits() -> None:
     graph, topology = random_dag(vertices=20, depth=4, bytes_per_flop=1.0, seed=0), preset("cpu2")
     start = np.where(graph.is_input, -1, 0)
     result = search(graph, topology, [start], SearchConfig(evaluations=50, chains=1))
     assert result.cost_s == float("inf")
+
+
+def test_search_stops_where_the_cost_is_low_enough() -> None:
+    graph, topology = random_dag(vertices=30, depth=5, seed=0), preset("p100x4")
+    starts = starting_points(graph, topology, 0)
+    first = Simulator(topology).makespans(graph, np.array(starts)).min()
+    config = SearchConfig(seconds=1000, chains=1, enough_s=float(first))
+    assert search(graph, topology, starts, config).evaluations == len(starts)
+    config = SearchConfig(seconds=1000, chains=1, enough_s=float(first) * 0.99)
+    assert search(graph, topology, starts, config).cost_s <= first * 0.99
+
+
+def test_search_finds_its_way_to_what_fits() -> None:
+    """Eight results of 6 bytes, 13 bytes a device: two on each, of 65,536 assignments 2,520."""
+    g = GraphBuilder("results")
+    for i in range(8):
+        g.op(f"v{i}", "matmul", reads=[], output_bytes=6, exec_s=1, transfer_s=1)
+    devices = tuple(Device(f"d{i}", memory_bytes=13) for i in range(4))
+    reference = preset("reference:4")
+    topology = Topology("small", devices, reference.links, reference.route)
+    result = search(g.build(), topology, [np.zeros(8, int)], SearchConfig(evaluations=400))
+    assert result.cost_s == 2.0

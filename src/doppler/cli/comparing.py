@@ -41,13 +41,14 @@ def compare(
 ) -> None:
     """Place a graph with every placer and compare the results, best first.
 
-    Each runs in a process of its own, several at a time; one that fails does not stop the others.
+    Each runs in a process of its own, several at a time, which share out the cores; one that fails
+    does not stop the others.
 
     Example: dop compare graph.json --topology p100x4 --budget 5
     """
     from doppler.formats import load_graph
     from doppler.placers import make_placer, placer_names
-    from doppler.placers.comparison import CompareConfig
+    from doppler.placers.comparison import CompareConfig, ranked
     from doppler.placers.comparison import compare as compare_placers
     from doppler.progress import report
     from doppler.sim import Noise
@@ -65,7 +66,7 @@ def compare(
         for row in compare_placers(graph, topology, names, config):
             rows.append(row)
             report("comparing", len(rows), len(names))
-    rows.sort(key=lambda row: (isnan(row.makespan_s), row.makespan_s, row.placer))
+    rows = ranked(rows)
     if as_json:
         print_json([_without_nan(asdict(row)) for row in rows])
     else:

@@ -26,7 +26,8 @@ def place(
 ) -> None:
     """Give every vertex of a graph a device.
 
-    Prints the simulated makespan, a lower bound that no assignment can beat, and the gap.
+    Prints the simulated makespan, a lower bound that no assignment can beat, and the gap: where
+    there is none, the assignment is proven optimal.
 
     Example: dop place graph.json --topology p100x4 -o assignment.json
     """
@@ -34,8 +35,7 @@ def place(
 
     from doppler.assignment import write_assignment
     from doppler.formats import load_graph
-    from doppler.placers import gap, lower_bounds, make_placer
-    from doppler.placers.auto import AutoPlacer
+    from doppler.placers import ask, gap, is_optimal, lower_bounds, make_placer
     from doppler.sim import simulate
     from doppler.topology import load_topology
 
@@ -44,25 +44,22 @@ def place(
     graph = load_graph(graph_file)
     with showing_progress():
         began = perf_counter()
-        won = placer
-        if isinstance(chosen, AutoPlacer):
-            result = chosen.run(graph, topology, seed=seed)
-            assignment, won = result.assignment, result.won
-        else:
-            assignment = chosen.place(graph, topology, seed=seed)
+        answer = ask(chosen, graph, topology, seed=seed)
         took = perf_counter() - began
-        makespan = simulate(graph, topology, assignment, seed=seed).makespan_s
-    bound = lower_bounds(graph, topology).best_s
+        makespan = simulate(graph, topology, answer.assignment, seed=seed).makespan_s
+        bound = answer.bound_s or lower_bounds(graph, topology).best_s
+    optimal = is_optimal(makespan, bound)
     if output:
-        write_assignment(assignment, output)
+        write_assignment(answer.assignment, output)
     if as_json:
         print_json(
             {
                 "makespan_s": makespan,
                 "lower_bound_s": bound,
                 "gap": gap(makespan, bound),
+                "optimal": optimal,
                 "placer": placer,
-                "won": won,
+                "won": answer.won,
                 "seconds": took,
                 "topology": topology.name,
                 "graph": graph.name,
@@ -70,10 +67,11 @@ def place(
             }
         )
         return
-    who = placer if won == placer else f"{placer} ({won})"
+    who = placer if answer.won == placer else f"{placer} ({answer.won})"
+    proven = ", proven optimal" if optimal else ""
     stdout().print(
-        f"{who} on {topology.name}: makespan {seconds(makespan)}, lower bound "
-        f"{seconds(bound)}, gap {percent(gap(makespan, bound))} (placed in {seconds(took)})"
+        f"{who} on {topology.name}: makespan {seconds(makespan)}, lower bound {seconds(bound)}, "
+        f"gap {percent(gap(makespan, bound))}{proven} (placed in {seconds(took)})"
     )
     if output:
         stdout().print(f"wrote {output}")

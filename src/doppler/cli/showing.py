@@ -168,6 +168,7 @@ def _graph_summary(graph: "Graph", topology: "Topology") -> dict[str, Any]:
             "work": bounds.work_s,
             "window": bounds.window_s,
             "host": bounds.host_s,
+            "memory": bounds.memory_s,
         },
         "lower_bound_s": bounds.best_s,
     }
@@ -188,12 +189,11 @@ def _print_graph(s: dict[str, Any]) -> None:
         f"work {amount(s['flops'], 'FLOP')}, touches {amount(s['touched_bytes'], 'B')}, "
         f"tensors {amount(s['tensor_bytes'], 'B')}, {s['meta_ops']} meta-ops"
     )
-    bounds = s["lower_bounds_s"]
+    shown = {k: v for k, v in s["lower_bounds_s"].items() if v or k != "memory"}
+    bounds = ", ".join(f"{name} {seconds(value)}" for name, value in shown.items())
     out.print(
-        f"on {s['topology']}: parallelism {s['parallelism']:.3g}, lower bound "
-        f"{seconds(s['lower_bound_s'])} (path {seconds(bounds['path'])}, "
-        f"work {seconds(bounds['work'])}, window {seconds(bounds['window'])}, "
-        f"host {seconds(bounds['host'])})"
+        f"on {s['topology']}: parallelism {s['parallelism']:.3g}, "
+        f"lower bound {seconds(s['lower_bound_s'])} ({bounds})"
     )
 
 

@@ -1,5 +1,6 @@
 """`dop simulate`: what an assignment does in the simulated runtime."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +20,9 @@ from doppler.cli.output import (
 from doppler.errors import ConfigError
 
 if TYPE_CHECKING:
+    from doppler.graph import Graph
+    from doppler.sim import SimConfig
+    from doppler.topology import Topology
     from doppler.trace import Trace
 
 Sigma = typer.Option(min=0.0, max=10.0, help="Log-normal noise: sigma of the logarithm.")
@@ -58,6 +62,8 @@ def simulate(
 ) -> None:
     """Run an assignment in the work-conserving simulator.
 
+    Prints a lower bound for all assignments, and the gap to it, unless noise may go below it.
+
     Example: dop simulate graph.json assignment.json --topology p100x4 -o trace.json
     """
     import numpy as np
@@ -81,6 +87,7 @@ def simulate(
     topology, graph = load_topology(name), load_graph(graph_file)
     simulator = Simulator(topology, config)
     with showing_progress():
+        bound = _lower_bound(graph, topology, config)
         trace = simulator.run(graph, assignment, seed)
         seeds = range(seed + 1, seed + repeat)
         later = [float(simulator.makespans(graph, [assignment], seed=s)[0]) for s in seeds]
@@ -88,9 +95,9 @@ def simulate(
     if output:
         write_trace(trace, output)
     if as_json:
-        print_json(_summary(trace, makespans.tolist(), output))
+        print_json(_summary(trace, makespans.tolist(), bound, output))
     else:
-        _print_summary(trace, makespans)
+        _print_summary(trace, makespans, bound)
         if output:
             stdout().print(f"wrote {output}")
 
@@ -104,8 +111,30 @@ def _factors(text: str) -> tuple[float, ...]:
         ) from None
 
 
-def _summary(trace: "Trace", makespans: list[float], output: Path | None) -> dict[str, Any]:
-    result: dict[str, Any] = {"makespan_s": trace.makespan_s}
+def _lower_bound(graph: "Graph", topology: "Topology", config: "SimConfig") -> float | None:
+    """A bound for every assignment under these options; None where noise may go below it.
+
+    Barriers, strategies and slowdowns only make runs longer; without limits of memory those
+    bounds that follow from them do not hold.
+    """
+    from doppler.placers import lower_bounds
+
+    if config.noise.is_random or min(config.noise.slowdown, default=1.0) < 1:
+        return None
+    bounds = lower_bounds(graph, topology)
+    return (bounds if config.limit_memory else replace(bounds, memory_s=0.0)).best_s
+
+
+def _summary(
+    trace: "Trace", makespans: list[float], bound: float | None, output: Path | None
+) -> dict[str, Any]:
+    from doppler.placers import gap
+
+    result: dict[str, Any] = {
+        "makespan_s": trace.makespan_s,
+        "lower_bound_s": bound,
+        "gap": None if bound is None else gap(trace.makespan_s, bound),
+    }
     if len(makespans) > 1:
         result["makespans_s"] = makespans
     return result | {
@@ -123,12 +152,17 @@ def _summary(trace: "Trace", makespans: list[float], output: Path | None) -> dic
     }
 
 
-def _print_summary(trace: "Trace", makespans: Any) -> None:
+def _print_summary(trace: "Trace", makespans: Any, bound: float | None) -> None:
+    from doppler.placers import gap
+
     out = stdout()
     several = ""
     if len(makespans) > 1:
         several = f", {spread(makespans.mean(), makespans.std())} over {len(makespans)}"
-    out.print(f"makespan {seconds(trace.makespan_s)}{several}")
+    how_good = ""
+    if bound is not None:
+        how_good = f"; lower bound {seconds(bound)}, gap {percent(gap(trace.makespan_s, bound))}"
+    out.print(f"makespan {seconds(trace.makespan_s)}{several}{how_good}")
     devices = table("device", "busy", "idle", "execs")
     for i, device in enumerate(trace.devices):
         execs = int(((trace.device == i) & ~trace.is_transfer).sum())

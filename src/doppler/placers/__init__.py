@@ -1,13 +1,17 @@
 """Placers: everything that makes assignments, and the bounds they are measured by."""
 
+from doppler.placers.answer import Answer, ask
 from doppler.placers.base import Placer
-from doppler.placers.bounds import LowerBounds, gap, lower_bounds
+from doppler.placers.bounds import LowerBounds, gap, is_optimal, lower_bounds
 from doppler.placers.registry import make_placer, place, placer_names
 
 __all__ = [
+    "Answer",
     "LowerBounds",
     "Placer",
+    "ask",
     "gap",
+    "is_optimal",
     "lower_bounds",
     "make_placer",
     "place",

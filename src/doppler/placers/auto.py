@@ -1,6 +1,7 @@
 """Auto: a portfolio under a time budget, never worse than any of its members."""
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 from math import inf
 from time import monotonic
 
@@ -9,8 +10,9 @@ import numpy as np
 from doppler.assignment import Assignment
 from doppler.errors import ConfigError, DopplerError, Interrupted
 from doppler.graph.graph import Graph
+from doppler.placers.answer import Answer, Member
 from doppler.placers.base import Placer, assign
-from doppler.placers.bounds import lower_bounds
+from doppler.placers.bounds import ROUNDING, is_optimal, lower_bounds
 from doppler.placers.registry import make_placer
 from doppler.placers.search import INSTANT, SearchConfig, search, warm_up
 from doppler.progress import track
@@ -18,31 +20,16 @@ from doppler.sim.simulator import Simulator
 from doppler.topology.topology import Topology
 
 SEARCH = "annealing"
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """What one member of the portfolio came to."""
-
-    name: str
-    makespan_s: float  # infinity where it failed
-    seconds: float
-    error: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class AutoResult:
-    """The winner's assignment, and how all members did."""
-
-    assignment: Assignment
-    won: str
-    members: tuple[Member, ...]
+EXACT = "cp-sat"
+EXACT_VERTICES = 30  # up to which an exact solver often ends in seconds
+EXACT_SHARE = 0.5  # of the time left; the rest is for search
+EXACT_MOST_S = 3600.0  # however long the budget is
 
 
 class AutoPlacer:
-    """The best of the instant heuristics, then search from there for the rest of the budget.
+    """The best of the instant heuristics, of an exact solver if small, and of search from there.
 
-    Stops early where the makespan reaches the lower bound, so that nothing can be better.
+    Stops early where the makespan reaches a lower bound, so that nothing can be better.
     """
 
     name = "auto"
@@ -54,7 +41,10 @@ class AutoPlacer:
         evaluations: int | None = None,
         instant: tuple[str, ...] = INSTANT,
     ) -> None:
-        """`evaluations` bounds the search instead of seconds, so that runs repeat."""
+        """`evaluations` bounds the search instead of seconds, so that runs repeat.
+
+        The exact solver then gets its share of `seconds` by a clock that counts its steps.
+        """
         if not seconds > 0:
             raise ConfigError(f"seconds is {seconds}, must be positive")
         self.seconds, self.evaluations, self.instant = seconds, evaluations, instant
@@ -66,50 +56,110 @@ class AutoPlacer:
 
     def place(self, graph: Graph, topology: Topology, *, seed: int = 0) -> Assignment:
         """The best assignment any member finds."""
-        return self.run(graph, topology, seed=seed).assignment
+        return self.answer(graph, topology, seed=seed).assignment
 
-    def run(self, graph: Graph, topology: Topology, *, seed: int = 0) -> AutoResult:
-        """The best assignment, and who found it."""
+    def answer(self, graph: Graph, topology: Topology, *, seed: int = 0) -> Answer:
+        """The best assignment, who found it, and the best lower bound."""
         warm_up()
-        began = monotonic()
-        simulator = Simulator(topology)
-        found: list[tuple[Member, Assignment | None]] = []
+        end = monotonic() + self.seconds
+        portfolio = _Portfolio(graph, topology, seed)
         try:
-            for name in track(self.instant, "heuristics"):
-                if monotonic() - began > self.seconds and any(a for _, a in found):
-                    break
-                found.append(_try(make_placer(name), graph, topology, simulator, seed))
+            self._run(portfolio, end)
         except (KeyboardInterrupt, Interrupted):
-            if not any(assignment for _, assignment in found):
+            if not portfolio.found:
                 raise
-        placed = [(m, a) for m, a in found if a is not None]
-        if not placed:
-            raise DopplerError("no placer found an assignment", hint=found[0][0].error)
-        best = min(placed, key=lambda pair: pair[0].makespan_s)
-        left = self.seconds - (monotonic() - began)
-        bound = lower_bounds(graph, topology).best_s
-        if (left > 0 or self.evaluations) and best[0].makespan_s > bound * (1 + 1e-9):
-            ranked = sorted(placed, key=lambda pair: pair[0].makespan_s)
-            starts = [np.array(a.devices) for _, a in ranked]
-            start = monotonic()
-            config = SearchConfig(seconds=max(left, 1e-3), evaluations=self.evaluations)
-            result = search(graph, topology, starts, config, seed=seed)
-            member = Member(SEARCH, result.cost_s, monotonic() - start)
-            found.append((member, None))
-            if result.cost_s < best[0].makespan_s:
-                best = (member, assign(self, graph, topology, result.devices))
-        winner = best[1]
-        assignment = assign(self, graph, topology, winner.devices, order=winner.order)
-        return AutoResult(assignment, best[0].name, tuple(member for member, _ in found))
+            portfolio.interrupted = True
+        best = portfolio.best()
+        winner = best.assignment
+        return Answer(
+            assign(self, graph, topology, winner.devices, order=winner.order),
+            won=best.member.name,
+            bound_s=portfolio.bound_s,
+            interrupted=portfolio.interrupted,
+            members=tuple(portfolio.members),
+        )
+
+    def _run(self, portfolio: "_Portfolio", end: float) -> None:
+        """Let the members find what they can until then, or until nothing can be better."""
+        repeatable = self.evaluations is not None
+        for name in track(self.instant, "heuristics"):
+            if monotonic() > end and portfolio.found and not repeatable:
+                return
+            portfolio.ask(make_placer(name))
+        if not portfolio.found:
+            raise DopplerError(
+                "no placer found an assignment", hint=portfolio.members[0].error or None
+            )
+        left = self.seconds if repeatable else end - monotonic()
+        if left > 0 and portfolio.is_small() and not portfolio.is_done():
+            portfolio.solve(min(EXACT_SHARE * left, EXACT_MOST_S), repeatable=repeatable)
+        left = end - monotonic()
+        if (left > 0 or repeatable) and not portfolio.is_done():
+            portfolio.search(max(left, 1e-3), self.evaluations)
 
 
-def _try(
-    placer: Placer, graph: Graph, topology: Topology, simulator: Simulator, seed: int
-) -> tuple[Member, Assignment | None]:
-    began = monotonic()
-    try:
-        assignment = placer.place(graph, topology, seed=seed)
-        makespan = float(simulator.makespans(graph, [assignment], seed=seed)[0])
-    except DopplerError as error:
-        return Member(placer.name, inf, monotonic() - began, str(error)), None
-    return Member(placer.name, makespan, monotonic() - began), assignment
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """An assignment and what its member came to."""
+
+    member: Member
+    assignment: Assignment
+
+
+class _Portfolio:
+    """What the members have found so far, and what is proven."""
+
+    def __init__(self, graph: Graph, topology: Topology, seed: int) -> None:
+        self.graph, self.topology, self.seed = graph, topology, seed
+        self.bound_s, self.interrupted = lower_bounds(graph, topology).best_s, False
+        self.members: list[Member] = []
+        self.found: list[_Found] = []
+        self._simulator = Simulator(topology)
+
+    def best(self) -> _Found:
+        """The first of the fastest."""
+        return min(self.found, key=lambda found: found.member.makespan_s)
+
+    def is_done(self) -> bool:
+        """Whether there is no use in going on."""
+        return self.interrupted or is_optimal(self.best().member.makespan_s, self.bound_s)
+
+    def is_small(self) -> bool:
+        """Whether an exact solver is there and may come to an end."""
+        return len(self.graph.assigned) <= EXACT_VERTICES and find_spec("ortools") is not None
+
+    def ask(self, placer: Placer) -> None:
+        """Add what a placer makes of the graph."""
+        began = monotonic()
+        try:
+            assignment = placer.place(self.graph, self.topology, seed=self.seed)
+            self._add(placer.name, assignment, began)
+        except DopplerError as error:
+            self.members.append(Member(placer.name, inf, monotonic() - began, str(error)))
+
+    def solve(self, seconds: float, *, repeatable: bool) -> None:
+        """Add what the exact solver finds, and take over its bound."""
+        from doppler.placers.exact import ExactPlacer
+
+        began = monotonic()
+        solver, first = ExactPlacer(seconds, repeatable=repeatable), self.best().assignment
+        answer = solver.answer(self.graph, self.topology, seed=self.seed, first=first)
+        self.bound_s = max(self.bound_s, answer.bound_s)
+        self.interrupted = answer.interrupted
+        self._add(EXACT, answer.assignment, began)
+
+    def search(self, seconds: float, evaluations: int | None) -> None:
+        """Add what search finds from the best so far."""
+        began = monotonic()
+        ranked = sorted(self.found, key=lambda found: found.member.makespan_s)
+        starts = [np.array(found.assignment.devices) for found in ranked]
+        enough_s = self.bound_s * (1 + ROUNDING)
+        config = SearchConfig(seconds=seconds, evaluations=evaluations, enough_s=enough_s)
+        result = search(self.graph, self.topology, starts, config, seed=self.seed)
+        self._add(SEARCH, Assignment(result.devices), began)
+
+    def _add(self, name: str, assignment: Assignment, began: float) -> None:
+        makespan_s = float(self._simulator.makespans(self.graph, [assignment], seed=self.seed)[0])
+        member = Member(name, makespan_s, monotonic() - began)
+        self.members.append(member)
+        self.found.append(_Found(member, assignment))

@@ -1,5 +1,6 @@
 """Placer: anything that maps a graph and a topology to an assignment."""
 
+import os
 from typing import Protocol
 
 import numpy as np
@@ -39,3 +40,8 @@ def assign(
         topology=topology.name,
         graph=graph.digest(),
     )
+
+
+def cores() -> list[int]:
+    """The cores this process may use; empty where the system does not tell."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []

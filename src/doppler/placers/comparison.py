@@ -2,15 +2,18 @@
 
 import multiprocessing
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 
 from doppler.errors import DopplerError
 from doppler.graph.graph import Graph
+from doppler.placers.answer import ask
+from doppler.placers.base import cores
 from doppler.placers.bounds import gap, lower_bounds
 from doppler.placers.registry import make_placer
 from doppler.placers.search import warm_up
@@ -51,13 +54,18 @@ def compare(
 ) -> Iterator[Row]:
     """A row for each placer as it is done, several at a time, each in a process of its own.
 
-    A placer that fails has its error in its row.
+    The processes share out the cores between them, so that all placers have as many, and those
+    that search on all cores they may use do not get in each other's way. A placer that fails has
+    its error in its row.
     """
     warm_up()  # so that the processes find everything compiled
     bound = lower_bounds(graph, topology).best_s
     context = multiprocessing.get_context("spawn")
-    workers = max(1, min(len(placers), os.cpu_count() or 1))
-    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+    workers = max(1, min(len(placers), len(cores()) or os.cpu_count() or 1))
+    started = context.Value("i", 0)
+    with ProcessPoolExecutor(
+        workers, mp_context=context, initializer=_take_cores, initargs=(started, workers)
+    ) as pool:
         jobs = [pool.submit(_row, graph, topology, name, config, bound) for name in placers]
         try:
             for job in as_completed(jobs):
@@ -67,13 +75,38 @@ def compare(
             raise
 
 
+def ranked(rows: Iterable[Row]) -> list[Row]:
+    """The rows, the fastest first and failures last, with the best bound that any placer found."""
+    rows = sorted(rows, key=lambda r: (bool(r.error), 0.0 if r.error else r.makespan_s, r.placer))
+    bound_s = max((row.lower_bound_s for row in rows), default=0.0)
+    return [
+        replace(
+            row,
+            lower_bound_s=bound_s,
+            gap=row.gap if row.error else gap(row.makespan_s, bound_s),
+        )
+        for row in rows
+    ]
+
+
+def _take_cores(started: Any, workers: int) -> None:
+    """Keep this process to its share of the cores: every `workers`-th."""
+    with started.get_lock():
+        number = started.value
+        started.value += 1
+    mine = cores()[number % workers :: workers]
+    if mine:
+        os.sched_setaffinity(0, mine)
+
+
 def _row(graph: Graph, topology: Topology, name: str, config: CompareConfig, bound: float) -> Row:
     warm_up()
     began = perf_counter()
     try:
         placer = make_placer(name, budget_s=config.budget_s)
-        assignment = placer.place(graph, topology, seed=config.seed)
+        answer = ask(placer, graph, topology, seed=config.seed)
         took = perf_counter() - began
+        assignment, bound = answer.assignment, max(bound, answer.bound_s)
         trace = Simulator(topology).run(graph, assignment)
         noisy = Simulator(topology, SimConfig(noise=config.noise))
         seeds = range(config.seed, config.seed + config.seeds)

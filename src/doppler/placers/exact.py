@@ -14,7 +14,9 @@ from doppler.assignment import Assignment
 from doppler.cost import Costs, DefaultCostModel
 from doppler.errors import ConfigError, MissingExtraError
 from doppler.graph.graph import Graph
+from doppler.placers.answer import Answer
 from doppler.placers.base import assign
+from doppler.placers.bounds import ROUNDING, lower_bounds
 from doppler.placers.critical_path import CriticalPathPlacer
 from doppler.placers.exact_model import (
     Schedule,
@@ -31,7 +33,6 @@ from doppler.topology.topology import Topology
 
 MIN_WORKERS = 8  # the solver's strategies differ by thread; fewer do worse, even on two cores
 STEPS_PER_SECOND = 0.15  # of the solver's deterministic clock, roughly; 0.1 to 0.7 were seen
-ROUNDING = 1e-6  # of the makespan, at most: hundreds of durations, each rounded by 2^-29 of it
 MAX_VERTICES = 500  # assigned ones; beyond, to build and presolve the model alone takes minutes
 
 
@@ -51,6 +52,7 @@ class ExactResult:
     bound_s: float  # no run and no static schedule is shorter, whatever the assignment
     proven: bool  # static_s is bound_s, up to the rounding of time: there is nothing shorter
     seconds: float  # it took
+    interrupted: bool = False  # by Ctrl-C: the best so far
 
 
 class ExactPlacer:
@@ -74,18 +76,26 @@ class ExactPlacer:
 
     def place(self, graph: Graph, topology: Topology, *, seed: int = 0) -> Assignment:
         """The devices of the schedule, and its order."""
-        first = _first(graph, topology, seed)
+        return self.answer(graph, topology, seed=seed).assignment
+
+    def answer(
+        self, graph: Graph, topology: Topology, *, seed: int = 0, first: Assignment | None = None
+    ) -> Answer:
+        """The assignment and the best bound; it starts from `first`, or the critical path's."""
+        first = _first(graph, topology, seed, first)
         limits = _limits(self.seconds, seed, None)
         if self.repeatable:
             limits = _repeatable_limits(self.seconds, seed)
-        _, schedules = _solve(graph, topology, first, limits)
+        result, schedules = _solve(graph, topology, first, limits)
         found = [(s.devices, s.order(graph)) for s in reversed(schedules)]
         assignments = [
             assign(self, graph, topology, devices, order=order)
             for devices, order in [*found, (first.devices, first.order)]
         ]
         makespans = Simulator(topology).makespans(graph, assignments)
-        return assignments[int(np.argmin(makespans))]
+        best = assignments[int(np.argmin(makespans))]
+        bound_s = max(result.bound_s, lower_bounds(graph, topology).best_s)
+        return Answer(best, self.name, bound_s, result.interrupted)
 
 
 def solve_exactly(
@@ -136,8 +146,10 @@ def _repeatable_limits(seconds: float, seed: int) -> dict[str, Any]:
     }
 
 
-def _first(graph: Graph, topology: Topology, seed: int) -> Assignment:
-    """The critical path's assignment, to start from."""
+def _first(
+    graph: Graph, topology: Topology, seed: int, given: Assignment | None = None
+) -> Assignment:
+    """The assignment to start from: the given one, or the critical path's."""
     try:
         import ortools  # noqa: F401
     except ImportError:
@@ -148,7 +160,7 @@ def _first(graph: Graph, topology: Topology, seed: int) -> Assignment:
             f"too many for an exact solution: at most {MAX_VERTICES}",
             hint="use another placer, such as critical-path",
         )
-    return CriticalPathPlacer().place(graph, topology, seed=seed)
+    return given or CriticalPathPlacer().place(graph, topology, seed=seed)
 
 
 def _solve(
@@ -157,11 +169,14 @@ def _solve(
     """The best schedule the solver finds within its limits, and those before it."""
     began = perf_counter()
     costs = DefaultCostModel().costs(graph, topology)
-    order = graph.assigned if first.order is None else first.order
+    order = first.order
+    if order is None:
+        order = graph.topological_order[~graph.is_input[graph.topological_order]]
     runtime = Simulator(topology, SimConfig(limit_memory=False))
     first_s = runtime.run(graph, first).makespan_s
     devices, static_s, bound_s, proven = first.devices, first_s, 0.0, first_s == 0
     schedules: list[Schedule] = []
+    interrupted = False
     if not proven:
         classes = alike(topology, costs)
         trace = runtime.run(graph, Assignment(first_come(first.devices, order, classes)))
@@ -169,7 +184,7 @@ def _solve(
         model = ScheduleModel(graph, topology, units, classes, order)
         model.start_from(trace)
         schedules, bound = model.solve(parameters)
-        bound_s = bound * units.unit_s
+        bound_s, interrupted = bound * units.unit_s, model.interrupted
         if schedules:
             devices, order = schedules[-1].devices, schedules[-1].order(graph)
             static_s = _length_s(graph, topology, costs, units, schedules[-1])
@@ -183,6 +198,7 @@ def _solve(
         bound_s=bound_s,
         proven=proven,
         seconds=perf_counter() - began,
+        interrupted=interrupted,
     )
     return result, schedules
 

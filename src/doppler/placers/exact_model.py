@@ -1,6 +1,7 @@
 """ScheduleModel: all static schedules of a graph on a topology, as a CP-SAT model."""
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from math import frexp, gcd, ldexp
@@ -10,6 +11,7 @@ import numpy as np
 
 from doppler.arrays import IntArray, rows
 from doppler.cost import Costs
+from doppler.errors import Interrupted
 from doppler.graph.graph import Graph
 from doppler.topology.topology import Topology
 from doppler.trace import Trace
@@ -149,6 +151,7 @@ class ScheduleModel:
 
         self.model = cp_model.CpModel()
         self.graph, self.topology, self.units = graph, topology, units
+        self.interrupted = False
         self.makespan = self._time("makespan")
         self.on: dict[tuple[int, int], Any] = {}
         self.start: dict[int, Any] = {}
@@ -340,12 +343,24 @@ class ScheduleModel:
         solver = cp_model.CpSolver()
         for name, value in parameters.items():
             setattr(solver.parameters, name, value)
-        status = solver.solve(self.model, Collect())
+        status = self._interruptible(solver, Collect())
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE, cp_model.UNKNOWN):
             raise RuntimeError(f"CP-SAT says {solver.status_name(status)} of a feasible model")
         if status != cp_model.UNKNOWN:
             found.append(self._schedule(solver.value))
         return found, max(0.0, float(np.rint(solver.best_objective_bound)))
+
+    def _interruptible(self, solver: Any, callback: Any) -> Any:
+        """The status the solver ends with; on Ctrl-C, which it would keep to itself, it stops."""
+        solver.parameters.catch_sigint_signal = False
+        with ThreadPoolExecutor(1) as pool:
+            solving = pool.submit(solver.solve, self.model, callback)
+            try:
+                return solving.result()
+            except (KeyboardInterrupt, Interrupted):
+                self.interrupted = True
+                solver.stop_search()
+                return solving.result()
 
     def _schedule(self, value: Callable[[Any], int]) -> Schedule:
         devices = np.full(self.graph.num_vertices, -1)

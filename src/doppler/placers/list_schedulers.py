@@ -23,6 +23,7 @@ from doppler.placers.list_rules import (
     flatten,
     run,
 )
+from doppler.placers.memory import memories
 from doppler.topology.topology import Topology
 
 WINDOW = 64  # ready vertices that max-min looks at
@@ -231,11 +232,6 @@ def static_levels(graph: Graph, topology: Topology, costs: Costs) -> FloatArray:
     """(V, D) minus the longest path to an exit by mean exec seconds, transfers left out."""
     levels = bottom_levels(graph, costs.mean_exec_s(), np.zeros(graph.num_tensors))
     return np.repeat(-levels.length_s[:, None], topology.num_devices, axis=1)
-
-
-def memories(topology: Topology) -> FloatArray:
-    """(D,) bytes each device can hold."""
-    return np.array([device.memory_bytes for device in topology.devices], np.float64)
 
 
 def optimistic_s(graph: Graph, topology: Topology, costs: Costs) -> FloatArray:

@@ -5,6 +5,7 @@ from importlib import import_module
 from doppler.assignment import Assignment
 from doppler.errors import UnknownNameError
 from doppler.graph.graph import Graph
+from doppler.placers.answer import ask
 from doppler.placers.base import Placer
 from doppler.topology.topology import Topology
 
@@ -56,6 +57,9 @@ def make_placer(name: str, *, budget_s: float | None = None) -> Placer:
 def place(
     graph: Graph, topology: Topology, placer: str | Placer = DEFAULT, *, seed: int = 0
 ) -> Assignment:
-    """The assignment a placer, or the placer of that name, makes."""
+    """The assignment a placer, or the placer of that name, makes.
+
+    An `OutOfMemoryError` where the devices' memory is too small for it to run.
+    """
     chosen = make_placer(placer) if isinstance(placer, str) else placer
-    return chosen.place(graph, topology, seed=seed)
+    return ask(chosen, graph, topology, seed=seed).assignment

@@ -1,6 +1,5 @@
 """Search on the simulator: annealing and local search over assignments, on all cores."""
 
-import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -11,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from doppler.arrays import IntArray, csr
+from doppler.arrays import IntArray
 from doppler.assignment import Assignment
 from doppler.errors import ConfigError, Interrupted, MissingExtraError
 from doppler.graph.builder import GraphBuilder
 from doppler.graph.graph import Graph
-from doppler.placers.base import assign
+from doppler.placers.base import assign, cores
+from doppler.placers.improver import make_chain, make_neighbourhood
 from doppler.placers.registry import make_placer
 from doppler.progress import report
 from doppler.sim.config import SimConfig
@@ -25,9 +25,8 @@ from doppler.topology.presets import preset
 from doppler.topology.topology import Topology
 
 if TYPE_CHECKING:
-    from doppler.placers.search_kernel import Chain, Neighbourhood
+    from doppler.placers.search_kernel import Chain
 
-INFEASIBLE = 1e300  # cost of an assignment that runs out of memory: any other is better
 SLICE_S = 0.1  # between looks at the clock
 INSTANT = (  # the quickest first: a portfolio may stop on the way
     "single",
@@ -52,6 +51,7 @@ class SearchConfig:
     seconds: float = 10.0
     evaluations: int | None = None  # instead of seconds: simulations in all
     chains: int | None = None  # searches side by side; one per core if None
+    enough_s: float = 0.0  # stop at this cost: a lower bound, say
     hot: float = 1e-3  # temperature at the beginning, as a share of the makespan; 0: only improve
     cold: float = 2e-5  # and at the end
     restarts: int = 1  # times the temperature falls within the budget
@@ -171,9 +171,9 @@ class _Search:
         simulator = Simulator(topology, config.sim)
         self.problem = simulator.problem(graph, range(seed, seed + config.draws))
         self.priority = simulator.priority(graph, seed)
-        self.neighbourhood = _neighbourhood(graph)
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-        count = config.chains or cores
+        self.neighbourhood = make_neighbourhood(graph)
+        self.quantile = -1.0 if config.quantile is None else config.quantile
+        count = config.chains or len(cores()) or 1
         self.scratches = [make_scratch(self.problem) for _ in range(count)]
         ranked = sorted((self._chain(start) for start in starts), key=lambda c: float(c.cost[0]))
         self.chains = [self._copy(ranked[i % len(ranked)]) for i in range(count)]
@@ -181,11 +181,15 @@ class _Search:
         self.history: list[tuple[float, int, float]] = []
 
     def run(self) -> SearchResult:
-        """Anneal until the budget is spent or Ctrl-C."""
+        """Anneal until the budget is spent, the cost low enough, or Ctrl-C."""
+        from doppler.placers.search_kernel import INFEASIBLE
+
         began = monotonic()
         best = self._copy(min(self.chains, key=lambda c: float(c.cost[1])))
         try:
             for number, (share, steps) in enumerate(self._slices(began)):
+                if best.cost[1] <= self.config.enough_s:
+                    break
                 self._advance(number, share, steps)
                 leader = min(self.chains, key=lambda c: float(c.cost[1]))
                 if leader.cost[1] < best.cost[1]:
@@ -227,13 +231,12 @@ class _Search:
         hot = config.hot * (config.cold / config.hot) ** phase if config.hot else 0.0
         if phase < 0.02 and share > 0.02:
             self._gather()
-        quantile = -1.0 if config.quantile is None else config.quantile
 
         def work(i: int) -> None:
             seed = (self.seed * 1_000_003 + number * 1009 + i) % 2**32
             improve(
                 *(self.problem, self.neighbourhood, self.chains[i], self.priority),
-                *(self.scratches[i], seed, steps, hot, hot or config.cold, quantile),
+                *(self.scratches[i], seed, steps, hot, hot or config.cold, self.quantile),
             )
 
         with ThreadPoolExecutor(len(self.chains)) as pool:
@@ -253,44 +256,10 @@ class _Search:
             self.history.append((monotonic() - began, self.evaluations, cost))
 
     def _chain(self, devices: IntArray) -> "Chain":
-        from doppler.placers.search_kernel import Chain, evaluate
-
-        size = len(devices)
-        chain = Chain(
-            devices=np.array(devices, np.int64).reshape(1, -1),
-            best=np.array(devices, np.int64).reshape(1, -1),
-            cost=np.zeros(2),
-            log_vertex=np.zeros(size, np.int64),
-            log_device=np.zeros(size, np.int64),
-            makespan=np.zeros(1),
-            costs=np.zeros(self.config.draws),
-        )
-        quantile = -1.0 if self.config.quantile is None else self.config.quantile
-        cost = evaluate(self.problem, chain, self.priority, self.scratches[0], quantile)
-        chain.cost[:] = min(cost, INFEASIBLE)
-        return chain
+        scratch = self.scratches[0]
+        return make_chain(self.problem, self.priority, scratch, devices, self.quantile)
 
     @staticmethod
     def _copy(chain: "Chain") -> "Chain":
         arrays: Any = (array.copy() for array in chain)
         return type(chain)(*arrays)
-
-
-def _neighbourhood(graph: Graph) -> "Neighbourhood":
-    """What moves are made of: the dataflow between assigned vertices, and meta-ops."""
-    from doppler.placers.search_kernel import Neighbourhood
-
-    producer = graph.tensor_producer[graph.edge_tensor]
-    between = ~graph.is_input[producer]
-    a, b = producer[between], graph.edge_reader[between]
-    size = graph.num_vertices
-    next_ptr, following = csr(np.concatenate([a, b]), np.concatenate([b, a]), size)
-    numbers: dict[tuple[str, str], int] = {}
-    group_of = np.full(size, -1, np.int64)
-    for v in graph.assigned.tolist():
-        if graph.meta_ops[v]:
-            key = (graph.meta_ops[v], graph.roles[v])
-            group_of[v] = numbers.setdefault(key, len(numbers))
-    members = np.flatnonzero(group_of >= 0)
-    group_ptr, group = csr(group_of[members], members, len(numbers))
-    return Neighbourhood(graph.assigned, group_ptr, group, group_of, next_ptr, following)

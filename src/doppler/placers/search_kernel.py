@@ -6,10 +6,11 @@ import numpy as np
 from numba import njit
 
 from doppler.arrays import FloatArray, IntArray
-from doppler.sim.kernel import Problem, Scratch, run_batch
+from doppler.sim.kernel import UNFINISHED, Problem, Scratch, run_batch
 
 compiled: Any = njit(cache=True, nogil=True)
 MOVE, SWAP, CHAIN, EXCHANGE = 0, 1, 2, 3
+INFEASIBLE = 1e290  # for each task that never starts for lack of memory: any other cost is less
 
 
 class Neighbourhood(NamedTuple):
@@ -72,11 +73,16 @@ def improve(
 
 @compiled
 def evaluate(p: Problem, c: Chain, priority: FloatArray, s: Scratch, quantile: float) -> float:
-    """The cost of where a chain is: its makespan, or the mean or a quantile over the draws."""
+    """The cost of where a chain is: its makespan, or the mean or a quantile over the draws.
+
+    Where it runs out of memory, the fewer tasks are left the better: so search finds its way.
+    """
     draws = len(p.exec_s)
     for draw in range(draws):
         run_batch(p, draw, c.devices, priority, s, c.makespan)
         c.costs[draw] = c.makespan[0]
+        if c.costs[draw] == np.inf:
+            c.costs[draw] = INFEASIBLE * s.counters[UNFINISHED]
     if draws == 1:
         return c.costs[0]
     if quantile < 0.0:

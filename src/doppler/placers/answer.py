@@ -1,0 +1,82 @@
+"""Answer: the assignment a placer came to, checked to run, and what it proved on the way."""
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from doppler.assignment import Assignment
+from doppler.errors import OutOfMemoryError
+from doppler.graph.graph import Graph
+from doppler.placers.base import Placer
+from doppler.placers.memory import may_run_out, runs_nowhere, working_bytes
+from doppler.sim.simulator import Simulator
+from doppler.topology.topology import Topology
+
+SEARCHES = ("annealing", "auto", "genetic", "local-search")  # for assignments that fit
+PLANNERS = ("m-etf", "m-sct")  # with room for all tensors
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """What one member of a portfolio came to."""
+
+    name: str
+    makespan_s: float  # infinity where it failed, or its assignment runs out of memory
+    seconds: float
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An assignment, and what is known about it."""
+
+    assignment: Assignment
+    won: str  # the placer that found it
+    bound_s: float = 0.0  # the best lower bound the placer knows; 0 where it knows none
+    interrupted: bool = False  # by Ctrl-C: the best so far
+    members: tuple[Member, ...] = ()  # of a portfolio
+
+
+@runtime_checkable
+class Answering(Protocol):
+    """A placer that knows more than its assignment."""
+
+    def answer(self, graph: Graph, topology: Topology, *, seed: int = 0) -> Answer:
+        """The assignment, who found it and what is proven."""
+        ...
+
+
+def ask(placer: Placer, graph: Graph, topology: Topology, *, seed: int = 0) -> Answer:
+    """What a placer answers; an `OutOfMemoryError` where its assignment cannot run.
+
+    Assignments that do not fit are refused rather than mended: what a placer is credited with
+    is its own. To search for one that fits is what `auto` does.
+    """
+    if isinstance(placer, Answering):
+        answer = placer.answer(graph, topology, seed=seed)
+    else:
+        answer = Answer(placer.place(graph, topology, seed=seed), placer.name)
+    if may_run_out(graph, topology):
+        try:
+            Simulator(topology).run(graph, answer.assignment, seed)
+        except OutOfMemoryError as error:
+            hint = _memory_hint(placer.name, graph, topology)
+            raise OutOfMemoryError(error.message, hint=hint) from None
+    return answer
+
+
+def _memory_hint(name: str, graph: Graph, topology: Topology) -> str:
+    vertex = runs_nowhere(graph, topology)
+    if vertex is not None:
+        largest = max(topology.devices, key=lambda device: device.memory_bytes)
+        return (
+            f"no assignment can run: vertex `{graph.vertex_names[vertex]}` reads and makes "
+            f"{working_bytes(graph)[vertex]:.0f} bytes, device `{largest.name}` holds "
+            f"{largest.memory_bytes:.0f}; cut the graph finer, or use devices with more memory"
+        )
+    if name in SEARCHES:
+        return (
+            f"`{name}` found no assignment that fits: give it more time, cut the graph finer, "
+            "or use devices with more memory"
+        )
+    planner = "" if name in PLANNERS else "m-etf, which plans for memory, or "
+    return f"`{name}` made an assignment that does not fit: try {planner}auto, which searches"

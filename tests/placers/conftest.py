@@ -1,0 +1,26 @@
+from collections.abc import Callable
+
+import pytest
+
+from doppler.placers import Placer, make_placer
+from doppler.placers.auto import AutoPlacer
+from doppler.placers.exact import ExactPlacer
+from doppler.placers.genetic import GeneticConfig, GeneticPlacer
+from doppler.placers.search import AnnealingPlacer, LocalSearchPlacer, SearchConfig
+
+QuickPlacer = Callable[[str], Placer]
+
+# Placers that search as long as they may, with budgets that make them repeat.
+BUDGETED: dict[str, Callable[[], Placer]] = {
+    "annealing": lambda: AnnealingPlacer(SearchConfig(evaluations=300, chains=2)),
+    "auto": lambda: AutoPlacer(0.8, evaluations=300),
+    "cp-sat": lambda: ExactPlacer(seconds=0.4),
+    "genetic": lambda: GeneticPlacer(GeneticConfig(generations=2, population=16)),
+    "local-search": lambda: LocalSearchPlacer(SearchConfig(evaluations=300, hot=0.0, chains=1)),
+}
+
+
+@pytest.fixture
+def quick() -> QuickPlacer:
+    """Makes a placer by its name that takes no long time."""
+    return lambda name: BUDGETED[name]() if name in BUDGETED else make_placer(name)

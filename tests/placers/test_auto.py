@@ -1,0 +1,180 @@
+"""The portfolio: never worse than its members, and what it knows about its answer."""
+
+import importlib.util
+import os
+import signal
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import devices_for, graphs, topologies
+
+from doppler.errors import ConfigError, Interrupted
+from doppler.graph import Graph, GraphBuilder
+from doppler.placers import ask, auto, is_optimal, lower_bounds, make_placer
+from doppler.placers.auto import AutoPlacer
+from doppler.placers.exact import ExactPlacer
+from doppler.programs import random_dag
+from doppler.sim import SimConfig, Simulator, simulate
+from doppler.topology import preset
+
+has_solver = pytest.mark.skipif(importlib.util.find_spec("ortools") is None, reason="needs ortools")
+
+
+def test_auto_is_never_worse_than_its_members_and_says_who_won() -> None:
+    graph, topology = random_dag(seed=4), preset("p100x4")
+    result = AutoPlacer(evaluations=3000).answer(graph, topology)
+    makespan = Simulator(topology).run(graph, result.assignment).makespan_s
+    assert makespan == min(member.makespan_s for member in result.members)
+    assert result.won in [member.name for member in result.members]
+    assert {"enumerative", "critical-path", "annealing"} <= {m.name for m in result.members}
+
+
+def test_auto_stops_at_the_lower_bound() -> None:
+    g = GraphBuilder("one")
+    g.op("v", "matmul", reads=[], output_bytes=1, exec_s=1, transfer_s=1)
+    result = AutoPlacer().answer(g.build(), preset("reference:2"))
+    assert "annealing" not in [member.name for member in result.members]
+
+
+def test_auto_goes_on_where_a_member_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    from doppler.placers.enumerative import EnumerativePlacer
+
+    def fail(*_: object, **__: object) -> None:
+        raise ConfigError("not today")
+
+    monkeypatch.setattr(EnumerativePlacer, "place", fail)
+    graph, topology = random_dag(vertices=20, depth=4, seed=0), preset("p100x4")
+    placer = AutoPlacer(1.0, evaluations=100, instant=("enumerative", "round-robin"))
+    result = placer.answer(graph, topology)
+    assert result.members[0].error == "not today"
+    result.assignment.check(graph, topology)
+
+
+def fork() -> Graph:
+    """a(2) → b(3), a → c(3), transfers of 1 s: 6 s, where the bounds without transfers say 5."""
+    g = GraphBuilder("fork")
+    a = g.op("a", "matmul", reads=[], output_bytes=1, exec_s=2, transfer_s=1)
+    for name in "bc":
+        g.op(name, "matmul", reads=[a], output_bytes=1, exec_s=3, transfer_s=1)
+    return g.build()
+
+
+@has_solver
+def test_auto_proves_small_answers_optimal() -> None:
+    graph, topology = fork(), preset("reference:2")
+    assert lower_bounds(graph, topology).best_s == 5
+    result = AutoPlacer().answer(graph, topology)
+    assert result.bound_s == simulate(graph, topology, result.assignment).makespan_s == 6
+    names = [member.name for member in result.members]
+    assert names[-1] == "cp-sat"  # nothing is left to search for
+
+
+@has_solver
+def test_auto_searches_on_where_the_static_optimum_is_out_of_reach() -> None:
+    """The solver lets a device idle for `urgent`; the runtime cannot, and 14 s are never met."""
+    g = GraphBuilder("patience")
+    first = g.op("first", "matmul", reads=[], output_bytes=1, exec_s=[1, 99], transfer_s=1)
+    g.op("long", "matmul", reads=[], output_bytes=1, exec_s=[99, 10], transfer_s=1)
+    urgent = g.op("urgent", "matmul", reads=[first], output_bytes=1, exec_s=[99, 1], transfer_s=1)
+    g.op("tail", "matmul", reads=[urgent], output_bytes=1, exec_s=[10, 99], transfer_s=1)
+    graph, topology = g.build(), preset("reference:2")
+    result = AutoPlacer(evaluations=500).answer(graph, topology)
+    makespan = simulate(graph, topology, result.assignment).makespan_s
+    assert result.bound_s == 14 < makespan == min(m.makespan_s for m in result.members)
+    assert not is_optimal(makespan, result.bound_s)
+    assert [member.name for member in result.members][-2:] == ["cp-sat", "annealing"]
+
+
+@pytest.mark.parametrize("vertices", [auto.EXACT_VERTICES + 1, 10])
+def test_auto_does_without_the_solver(vertices: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the graph is large, or the solver is not installed."""
+    if vertices <= auto.EXACT_VERTICES:
+        monkeypatch.setattr(auto, "find_spec", lambda _: None)
+    graph, topology = random_dag(vertices=vertices, depth=4, seed=0), preset("p100x4")
+    result = AutoPlacer(evaluations=50).answer(graph, topology)
+    assert "cp-sat" not in [member.name for member in result.members]
+    assert result.bound_s == lower_bounds(graph, topology).best_s
+
+
+@has_solver
+@pytest.mark.parametrize("name", ["reference:3", "p100x4", "a100x2-t4x2", "v100x8", "cpu2"])
+def test_no_run_is_below_the_bound_that_comes_with_an_answer(name: str) -> None:
+    """Host costs, unequal devices, shared links: whatever the assignment and the strategy."""
+    topology, rng = preset(name), np.random.default_rng(0)
+    for seed in range(2):
+        graph = random_dag(vertices=9, depth=4, bytes_per_flop=1e-4, seed=seed)
+        if name.startswith("reference"):
+            graph = explicit(graph, rng)
+        for placer in (AutoPlacer(0.4, evaluations=100), ExactPlacer(0.4)):
+            result = ask(placer, graph, topology)
+            assert result.bound_s >= lower_bounds(graph, topology).best_s
+            table = rng.integers(topology.num_devices, size=(500, graph.num_vertices))
+            table = np.vstack([np.where(graph.is_input, -1, table), result.assignment.devices])
+            for strategy in ("fifo", "critical-path", "random"):
+                simulator = Simulator(topology, SimConfig(strategy=strategy))
+                assert result.bound_s <= simulator.makespans(graph, table).min() * (1 + 1e-12)
+
+
+def explicit(graph: Graph, rng: np.random.Generator) -> Graph:
+    from doppler.graph import build_graph
+
+    columns = graph.columns()
+    columns["exec_s"] = rng.integers(1, 9, size=graph.num_vertices).tolist()
+    columns["transfer_s"] = rng.integers(0, 5, size=graph.num_tensors).tolist()
+    return build_graph(**columns)
+
+
+@has_solver
+@settings(max_examples=25)
+@given(data=st.data())
+def test_no_run_is_below_the_solvers_bound_where_memory_is_short(data: st.DataObject) -> None:
+    memory = st.sampled_from([2.0, 5.0, 1e9, float("inf")])
+    topology = data.draw(topologies(max_devices=3, memory_bytes=memory))
+    graph = data.draw(graphs(max_vertices=6, num_devices=topology.num_devices))
+    answer = ExactPlacer(0.05).answer(graph, topology)
+    table = np.array([data.draw(devices_for(graph, topology)) for _ in range(5)])
+    makespans = Simulator(topology).makespans(graph, table)
+    assert (makespans >= answer.bound_s * (1 - 1e-9)).all()
+
+
+@has_solver
+def test_small_graphs_repeat_where_the_search_is_by_evaluations() -> None:
+    graph, topology = random_dag(vertices=14, depth=4, seed=3), preset("a100x2-t4x2")
+    first, second = (AutoPlacer(1.0, evaluations=60).answer(graph, topology) for _ in range(2))
+    assert (first.assignment, first.bound_s) == (second.assignment, second.bound_s)
+    assert first.won == second.won
+
+
+@has_solver
+def test_ctrl_c_in_the_solver_ends_the_portfolio_with_the_best_so_far(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(auto, "EXACT_VERTICES", 60)  # so that the solver is at it for long
+    graph, topology = random_dag(vertices=60, depth=6, seed=0), preset("v100x8")
+    placer = AutoPlacer(1000.0, instant=("single", "round-robin"))
+    placer.answer(fork(), preset("reference:2"))  # everything compiled and imported
+
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    timer = threading.Timer(2.0, os.kill, (os.getpid(), signal.SIGINT))
+    try:
+        timer.start()
+        result = placer.answer(graph, topology)
+    finally:
+        timer.cancel()
+        signal.signal(signal.SIGINT, before)
+    assert result.interrupted
+    assert "annealing" not in [member.name for member in result.members]
+    result.assignment.check(graph, topology)
+
+
+def test_what_a_plain_placer_answers() -> None:
+    graph, topology = random_dag(vertices=12, depth=3, seed=0), preset("p100x4")
+    result = ask(make_placer("heft"), graph, topology)
+    assert result.assignment == make_placer("heft").place(graph, topology)
+    assert (result.won, result.bound_s, result.members) == ("heft", 0.0, ())
