@@ -39,5 +39,5 @@ $(VENV)/base.stamp: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/dev.stamp: $(VENV)/base.stamp
-	$(PIP) -e .[dev,solvers]
+	$(PIP) -e .[dev,all]
 	touch $@

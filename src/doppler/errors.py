@@ -9,6 +9,8 @@ DopplerError
 ├── TopologyError      (ValueError)    a machine description that is not one
 ├── AssignmentError    (ValueError)    an assignment that does not fit its graph or topology
 ├── ConfigError        (ValueError)    an option with a value it cannot have
+├── CheckpointError    (ValueError)    a policy that cannot be saved, or a file without one
+├── TrainingError      (RuntimeError)  training that cannot go on
 ├── UnknownNameError   (LookupError)   no placer, topology, strategy… of that name
 ├── MissingExtraError  (ImportError)   an optional library is needed and absent
 └── OutOfMemoryError   (RuntimeError)  no task can start: device memory is too small
@@ -59,6 +61,14 @@ class AssignmentError(DopplerError, ValueError):
 
 class ConfigError(DopplerError, ValueError):
     """An option with a value it cannot have."""
+
+
+class CheckpointError(DopplerError, ValueError):
+    """A policy that cannot be saved, or a file that holds none that can be used."""
+
+
+class TrainingError(DopplerError, RuntimeError):
+    """Training that cannot go on."""
 
 
 class UnknownNameError(DopplerError, LookupError):

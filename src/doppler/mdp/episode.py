@@ -1,0 +1,119 @@
+"""Episode: the readable decision process of Sec. 4.1; `mdp.kernel` is its compiled twin."""
+
+import numpy as np
+
+from doppler.arrays import FloatArray
+from doppler.mdp.features import DEVICE_FEATURES, SHARE, squeeze
+from doppler.mdp.instance import Instance
+
+
+class Episode:
+    """One pass of Alg. 3: vertices are selected from the candidates and placed, one by one.
+
+    A vertex is a candidate once all its producers are placed. Placing plans it: it begins when a
+    slot of its device is free and its inputs have arrived, a transfer after their producers end;
+    links and host are taken to be free. The device features are made from that plan.
+    """
+
+    def __init__(self, instance: Instance) -> None:
+        self.instance = instance
+        tables = instance.tables
+        size, devices = tables.exec_s.shape
+        self.devices = np.full(size, -1, np.int64)  # of each vertex, -1 until it is placed
+        self.order: list[int] = []
+        self.missing = tables.num_reads.copy()
+        self.begin_s, self.end_s = np.zeros(size), np.zeros(size)
+        self.slot_free_s = [
+            [0.0] * int(n) for n in np.diff(tables.slot_ptr)
+        ]  # of each device, when its slots are free
+        self.producers: list[list[int]] = [[] for _ in range(size)]  # edges that enter a vertex
+        for e, reader in enumerate(tables.edge_reader.tolist()):
+            self.producers[reader].append(e)
+        self.num_devices = devices
+
+    @property
+    def candidates(self) -> list[int]:
+        """Vertices that can be selected now, ascending."""
+        return np.flatnonzero((self.missing == 0) & (self.devices < 0)).tolist()
+
+    @property
+    def done(self) -> bool:
+        """Whether every vertex has a device."""
+        return len(self.order) == len(self.devices)
+
+    def place(self, vertex: int, device: int) -> None:
+        """Give a candidate a device, and plan it there."""
+        tables = self.instance.tables
+        slots, arrival_s = self.slot_free_s[device], self.arrival_s(vertex, device)
+        slot = int(np.argmin(np.maximum(slots, arrival_s)))  # the first on which it begins soonest
+        self.begin_s[vertex] = max(slots[slot], arrival_s)
+        self.end_s[vertex] = self.begin_s[vertex] + tables.exec_s[vertex, device]
+        slots[slot] = self.end_s[vertex]
+        self.devices[vertex] = device
+        self.order.append(vertex)
+        for e in range(tables.edge_ptr[vertex], tables.edge_ptr[vertex + 1]):
+            self.missing[tables.edge_reader[e]] -= 1
+
+    def arrival_s(self, vertex: int, device: int) -> float:
+        """When all inputs of a vertex are on a device."""
+        return max(
+            (
+                self.end_s[p] + self.move_s(e, self.devices[p], device)
+                for e, p in self.reads(vertex)
+            ),
+            default=0.0,
+        )
+
+    def move_s(self, edge: int, source: int, target: int) -> float:
+        """Seconds to move the tensor of an edge between two devices."""
+        if source == target:
+            return 0.0
+        tables = self.instance.tables
+        latency_s, slope = tables.latency_s[source, target], tables.s_per_byte[source, target]
+        return float(tables.edge_fixed_s[edge] + latency_s + tables.edge_bytes[edge] * slope)
+
+    def reads(self, vertex: int) -> list[tuple[int, int]]:
+        """(edge, producer) of every input of a vertex."""
+        return [(e, int(self.instance.edges[0, e])) for e in self.producers[vertex]]
+
+    def siblings(self, vertex: int) -> list[tuple[int, int]]:
+        """(edge, producer) of every other placed input of the readers of a vertex."""
+        tables = self.instance.tables
+        readers = tables.edge_reader[tables.edge_ptr[vertex] : tables.edge_ptr[vertex + 1]]
+        pairs = [pair for reader in readers.tolist() for pair in self.reads(reader)]
+        return [(e, p) for e, p in pairs if self.devices[p] >= 0]
+
+    def device_features(self, vertex: int) -> FloatArray:
+        """(D, 13) the columns of DEVICE_FEATURES for a candidate, scaled and squeezed."""
+        raw = np.array([self._of_device(vertex, d) for d in range(self.num_devices)])
+        names = list(DEVICE_FEATURES)
+        work, start = raw[:, names.index("device_work")], raw[:, names.index("earliest_start")]
+        end = start + raw[:, names.index("exec")]
+        relative = np.stack([work - work.min(), start - start.min(), end - end.min()], axis=1)
+        values = np.concatenate([raw, relative], axis=1)
+        shares = values[:, SHARE].copy()
+        values = squeeze(values / self.instance.tables.scale_s)
+        values[:, SHARE] = shares
+        return values
+
+    def _of_device(self, vertex: int, device: int) -> list[float]:
+        """The features of one device that do not compare it with others, in seconds."""
+        tables = self.instance.tables
+        here = [p for _, p in self.reads(vertex) if self.devices[p] == device]
+        siblings = self.siblings(vertex)
+        own = range(tables.edge_ptr[vertex], tables.edge_ptr[vertex + 1])
+        output = max(own, key=lambda e: (tables.edge_bytes[e], -e), default=-1)
+        near = [e for e, p in siblings if self.devices[p] == device]
+        distances = [self.move_s(output, device, int(self.devices[p])) for _, p in siblings]
+        return [
+            float(tables.exec_s[self.devices == device, device].sum()),
+            float(sum(tables.exec_s[p, device] for p in here)),
+            min((float(self.begin_s[p]) for p in here), default=0.0),
+            max((float(self.end_s[p]) for p in here), default=0.0),
+            max(min(self.slot_free_s[device]), self.arrival_s(vertex, device)),
+            float(sum(tables.edge_move_s[e] for e in near)),
+            len(near) / max(tables.num_siblings[vertex], 1.0),
+            sum(distances) / max(len(distances), 1),
+            float(tables.exec_s[vertex, device]),
+            sum(self.move_s(e, int(self.devices[p]), device) for e, p in self.reads(vertex)),
+        ]

@@ -1,0 +1,169 @@
+"""Instance: a graph on a topology as the decision process of Sec. 4.1 sees it."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from doppler.arrays import FloatArray, IntArray
+from doppler.assignment import Assignment
+from doppler.cost import Costs, DefaultCostModel
+from doppler.graph.graph import Graph
+from doppler.topology.topology import Topology
+
+VERTEX_FEATURES = (  # App. E, the static features; seconds over `Tables.scale_s`
+    "exec",
+    "input_transfer",
+    "output_transfer",
+    "top_level",
+    "bottom_level",
+)
+
+
+class Tables(NamedTuple):
+    """The arrays of an instance that episodes work on. Vertices are the n assigned ones."""
+
+    num_reads: IntArray  # (n,) edges that enter a vertex
+    edge_ptr: IntArray  # (n+1,) edges that leave a vertex
+    edge_reader: IntArray  # (m,)
+    edge_fixed_s: FloatArray  # (m,) a transfer takes fixed + latency + bytes * s_per_byte
+    edge_bytes: FloatArray  # (m,)
+    edge_move_s: FloatArray  # (m,) seconds of that transfer, averaged over pairs of devices
+    latency_s: FloatArray  # (D, D) 0 on the diagonal
+    s_per_byte: FloatArray  # (D, D) 0 on the diagonal
+    exec_s: FloatArray  # (n, D)
+    slot_ptr: IntArray  # (D+1,) slots of a device
+    num_siblings: FloatArray  # (n,) edges of others that feed the readers of a vertex
+    bottom_s: FloatArray  # (n,) longest path to an exit, by mean seconds
+    scale_s: float  # what all features are divided by: mean work per device, or see `_scale_s`
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Instance:
+    """A graph on a topology: what a policy sees of it before anything is placed."""
+
+    graph: Graph
+    topology: Topology
+    vertices: IntArray  # (n,) the assigned vertices; everything below counts in their order
+    tables: Tables
+    vertex_features: npt.NDArray[np.float32]  # (n, 5) the columns of VERTEX_FEATURES
+    edge_features: npt.NDArray[np.float32]  # (m, 1) mean transfer seconds over scale_s
+    edges: IntArray  # (2, m) producer and reader of each edge
+    entry_path: IntArray  # (n,) next vertex on the longest path to an entry, -1 at its end
+    exit_path: IntArray  # (n,) next vertex on the longest path to an exit, -1 at its end
+
+    @property
+    def num_vertices(self) -> int:
+        """Number of decisions in an episode."""
+        return len(self.vertices)
+
+    @property
+    def num_devices(self) -> int:
+        """Number of devices."""
+        return self.topology.num_devices
+
+    def expand(self, devices: IntArray) -> IntArray:
+        """(…, V) devices of all vertices, -1 for inputs, from (…, n) of the assigned ones."""
+        full = np.full((*devices.shape[:-1], self.graph.num_vertices), -1, np.int64)
+        full[..., self.vertices] = devices
+        return full
+
+    def assignment(self, devices: IntArray, order: IntArray, placer: str) -> Assignment:
+        """The Assignment of one episode: (n,) devices, chosen in (n,) order."""
+        return Assignment(
+            devices=self.expand(devices),
+            order=self.vertices[order],
+            placer=placer,
+            topology=self.topology.name,
+            graph=self.graph.digest(),
+        )
+
+
+def make_instance(graph: Graph, topology: Topology) -> Instance:
+    """The instance of a graph on a topology."""
+    costs = DefaultCostModel().costs(graph, topology)
+    vertices = graph.assigned
+    index = np.full(graph.num_vertices, -1, np.int64)
+    index[vertices] = np.arange(len(vertices))
+    producer = graph.tensor_producer[graph.edge_tensor]
+    kept = np.flatnonzero(~graph.is_input[producer])
+    kept = kept[np.argsort(producer[kept], kind="stable")]
+    tensor = graph.edge_tensor[kept]
+    edges = np.stack([index[producer[kept]], index[graph.edge_reader[kept]]])
+    move_s = costs.mean_transfer_s(graph, topology)
+    bottom, top = costs.bottom_levels(graph, topology), costs.top_levels(graph, topology)
+    scale_s = _scale_s(costs.mean_exec_s().sum() / topology.num_devices, move_s[tensor].sum())
+    static = _static_features(costs, edges, move_s[tensor], vertices)
+    levels = np.stack([top.length_s[vertices], bottom.length_s[vertices]], axis=1)
+    return Instance(
+        graph=graph,
+        topology=topology,
+        vertices=vertices,
+        tables=_tables(graph, topology, costs, edges, tensor, bottom.length_s[vertices], scale_s),
+        vertex_features=(np.concatenate([static, levels], axis=1) / scale_s).astype(np.float32),
+        edge_features=(move_s[tensor, None] / scale_s).astype(np.float32),
+        edges=edges,
+        entry_path=_renumbered(top.via[vertices], index),
+        exit_path=_renumbered(bottom.via[vertices], index),
+    )
+
+
+def _scale_s(work_s: float, moves_s: float) -> float:
+    """Mean work per device, or a thousandth of all transfers where they dwarf it: no feature is
+    then too large for float32, nor infinite.
+    """
+    scale_s = max(float(work_s), float(moves_s) / 1000)
+    return scale_s if scale_s > 1e-200 else 1.0
+
+
+def _static_features(
+    costs: Costs, edges: IntArray, move_s: FloatArray, vertices: IntArray
+) -> FloatArray:
+    """(n, 3) seconds of exec, of the transfers in and of the transfers out."""
+    size = len(vertices)
+    received = np.bincount(edges[1], move_s, minlength=size)
+    sent = np.bincount(edges[0], move_s, minlength=size)
+    return np.stack([costs.mean_exec_s()[vertices], received, sent], axis=1)
+
+
+def _tables(
+    graph: Graph,
+    topology: Topology,
+    costs: Costs,
+    edges: IntArray,
+    tensor: IntArray,
+    bottom_s: FloatArray,
+    scale_s: float,
+) -> Tables:
+    size = len(graph.assigned)
+    num_reads = np.bincount(edges[1], minlength=size)
+    others = np.bincount(edges[0], num_reads[edges[1]] - _parallel(edges, size), minlength=size)
+    local, route = topology.route < 0, np.maximum(topology.route, 0)
+    no_link = not topology.num_links
+    return Tables(
+        num_reads=num_reads,
+        edge_ptr=np.concatenate([[0], np.cumsum(np.bincount(edges[0], minlength=size))]),
+        edge_reader=edges[1].copy(),
+        edge_fixed_s=costs.fixed_s[tensor],
+        edge_bytes=graph.tensor_bytes[tensor],
+        edge_move_s=costs.mean_transfer_s(graph, topology)[tensor],
+        latency_s=np.zeros((1, 1)) if no_link else np.where(local, 0.0, costs.latency_s[route]),
+        s_per_byte=np.zeros((1, 1)) if no_link else np.where(local, 0.0, costs.s_per_byte[route]),
+        exec_s=costs.exec_s[graph.assigned],
+        slot_ptr=np.cumsum([0, *(device.slots for device in topology.devices)]),
+        num_siblings=others.astype(np.float64),
+        bottom_s=bottom_s.copy(),
+        scale_s=scale_s,
+    )
+
+
+def _parallel(edges: IntArray, size: int) -> IntArray:
+    """(m,) how many edges have the same two ends as each."""
+    ends = edges[0] * size + edges[1]
+    _, which, counts = np.unique(ends, return_inverse=True, return_counts=True)
+    return counts[which]
+
+
+def _renumbered(via: IntArray, index: IntArray) -> IntArray:
+    return np.where(via >= 0, index[np.maximum(via, 0)], -1)

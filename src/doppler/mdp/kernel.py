@@ -1,0 +1,414 @@
+"""Compiled episodes: `Episode` under a policy whose networks are plain matrices, many at a time.
+
+SEL's scores do not change within an episode (Sec. 4.3), and PLC's first layer is linear in its
+parts, so only the part of the device features is left to compute at each step.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit, uint64
+
+from doppler.arrays import FloatArray, IntArray
+from doppler.mdp.features import NUM_FEATURES, SHARE, SQUEEZE, SQUEEZED_ONE
+from doppler.mdp.instance import Tables
+
+Floats = npt.NDArray[np.float32]
+
+# As in `doppler.sim.kernel`: nothing here allocates, so there are no references to count.
+_OPTIONS: Any = {"nogil": True, "no_cfunc_wrapper": True, "_nrt": False}
+_INLINED: Any = {"forceinline": True, "no_cpython_wrapper": True, **_OPTIONS}
+compiled: Any = njit(cache=True, **_OPTIONS)
+inlined: Any = njit(**_INLINED)
+summing: Any = njit(fastmath={"reassoc", "contract"}, **_INLINED)
+LEAK = np.float32(0.01)  # slope of LeakyReLU below zero
+LEAST_WEIGHT = 1e-280  # of all candidates together; below, rounding shows
+BY_POLICY, BY_EARLIEST_START = 0, 1  # who places
+
+
+class Weights(NamedTuple):
+    """A policy on one instance: SEL's scores, and PLC with all that is static multiplied out."""
+
+    score: FloatArray  # (n,) SEL's score of each vertex
+    vertex: Floats  # (n, H) the vertex's part of PLC's first layer
+    placed: Floats  # (n, H) what a vertex adds to that layer for the device it is on
+    feature: Floats  # (13, H) the device features' part of that layer
+    hidden: Floats  # (H, K)
+    hidden_bias: Floats  # (K,)
+    out: Floats  # (K,)
+
+
+class Choice(NamedTuple):
+    """How actions follow from scores."""
+
+    select_temperature: float  # of SEL; 0: the best, lowest id first
+    place_temperature: float  # of PLC
+    epsilon: float  # probability of a random action instead
+    placer: int  # BY_POLICY, or BY_EARLIEST_START with ties at random
+
+
+class State(NamedTuple):
+    """An episode under way, and working memory."""
+
+    missing: IntArray  # (n,) producers that are not placed
+    candidate: IntArray  # (n,)
+    weight: FloatArray  # (n,) of each vertex in the lottery of SEL
+    begin_s: FloatArray  # (n,)
+    end_s: FloatArray  # (n,)
+    slot_free_s: FloatArray  # (S,)
+    device_work: FloatArray  # (D,)
+    arrival_s: FloatArray  # (n, D) when the inputs placed so far are on a device
+    input_work: FloatArray  # (n, D)
+    input_start: FloatArray  # (n, D)
+    input_end: FloatArray  # (n, D)
+    input_move: FloatArray  # (n, D)
+    read_bytes: FloatArray  # (n, D) mean transfer seconds of the inputs that are on a device
+    read_count: FloatArray  # (n, D) inputs that are on a device
+    features: FloatArray  # (D, 13)
+    near: FloatArray  # (3, D) siblings' bytes and counts on each device, and distances
+    layer: Floats  # (H,)
+    deep: Floats  # (K,)
+    device_sum: Floats  # (D, H)
+    logits: FloatArray  # (D,)
+
+
+class Record(NamedTuple):
+    """What came of B episodes; what has an empty array is left out."""
+
+    order: IntArray  # (B, n) vertices as they were selected
+    devices: IntArray  # (B, n) of each vertex
+    features: Floats  # (B, n, D, 13) seen at each step, or (0, 0, 0, 0)
+    candidates: IntArray  # (B, n, C) at each step, the selected one first, -1 past the last
+    most: IntArray  # (1,) the most candidates of any step: where C is less, some were left out
+
+
+def make_state(t: Tables, w: Weights) -> State:
+    """Working memory for an instance and a policy."""
+    n, d = t.exec_s.shape
+    width, depth = w.hidden.shape
+    return State(
+        missing=np.zeros(n, np.int64),
+        candidate=np.zeros(n, np.int64),
+        weight=np.zeros(n),
+        begin_s=np.zeros(n),
+        end_s=np.zeros(n),
+        slot_free_s=np.zeros(int(t.slot_ptr[-1])),
+        device_work=np.zeros(d),
+        arrival_s=np.zeros((n, d)),
+        input_work=np.zeros((n, d)),
+        input_start=np.zeros((n, d)),
+        input_end=np.zeros((n, d)),
+        input_move=np.zeros((n, d)),
+        read_bytes=np.zeros((n, d)),
+        read_count=np.zeros((n, d)),
+        features=np.zeros((d, NUM_FEATURES)),
+        near=np.zeros((3, d)),
+        layer=np.zeros(width, np.float32),
+        deep=np.zeros(depth, np.float32),
+        device_sum=np.zeros((d, width), np.float32),
+        logits=np.zeros(d),
+    )
+
+
+@compiled
+def roll_out(
+    t: Tables, w: Weights, c: Choice, forced: IntArray, seeds: IntArray, s: State, r: Record
+) -> None:
+    """Play one episode per seed; vertices get their (B, n) forced devices where not negative."""
+    best = -np.inf
+    for v in range(len(w.score)):
+        best = max(best, w.score[v])
+    for v in range(len(w.score)):
+        s.weight[v] = 0.0
+        if c.select_temperature > 0.0:
+            s.weight[v] = np.exp((w.score[v] - best) / c.select_temperature)
+    for b in range(len(seeds)):
+        play(t, w, c, forced, np.uint64(seeds[b]), s, r, b)
+
+
+@inlined
+def play(
+    t: Tables, w: Weights, c: Choice, forced: IntArray, seed: int, s: State, r: Record, b: int
+) -> None:
+    """Play episode b."""
+    n, num_devices = t.exec_s.shape
+    rng = uint64(seed)
+    count = begin(t, s)
+    for step in range(n):
+        rng, drawn = uniform(rng)
+        rng, chance = uniform(rng)
+        at = select(w, c, s, count, drawn, chance)
+        v = s.candidate[at]
+        s.candidate[at] = s.candidate[0]
+        s.candidate[0] = v
+        r.most[0] = max(r.most[0], count)
+        if len(r.candidates):
+            for i in range(r.candidates.shape[2]):
+                r.candidates[b, step, i] = s.candidate[i] if i < count else -1
+        count -= 1
+        s.candidate[0] = s.candidate[count]
+        observe(t, s, v)
+        if len(r.features):
+            for d in range(num_devices):
+                for f in range(NUM_FEATURES):
+                    r.features[b, step, d, f] = s.features[d, f]
+        rng, drawn = uniform(rng)
+        rng, chance = uniform(rng)
+        if len(forced) and forced[b, v] >= 0:
+            device = forced[b, v]
+        elif c.placer == BY_EARLIEST_START:
+            device = place_early(s, num_devices, drawn)
+        elif chance < c.epsilon:
+            device = min(int(drawn * num_devices), num_devices - 1)
+        else:
+            score_devices(w, s, v)
+            device = sample(s.logits, c.place_temperature, drawn)
+        r.order[b, step] = v
+        r.devices[b, v] = device
+        put(t, w, s, v, device)
+        for e in range(t.edge_ptr[v], t.edge_ptr[v + 1]):
+            reader = t.edge_reader[e]
+            s.missing[reader] -= 1
+            if s.missing[reader] == 0:
+                s.candidate[count] = reader
+                count += 1
+
+
+@inlined
+def uniform(state: Any) -> tuple[Any, float]:
+    """The next state of SplitMix64, and a number in [0, 1)."""
+    state = uint64(state + uint64(0x9E3779B97F4A7C15))
+    z = uint64((state ^ (state >> uint64(30))) * uint64(0xBF58476D1CE4E5B9))
+    z = uint64((z ^ (z >> uint64(27))) * uint64(0x94D049BB133111EB))
+    z = z ^ (z >> uint64(31))
+    return state, float(z >> uint64(11)) * (1.0 / 9007199254740992.0)
+
+
+@inlined
+def begin(t: Tables, s: State) -> int:
+    """Forget the last episode; the number of candidates."""
+    n, num_devices = t.exec_s.shape
+    count = 0
+    for v in range(n):
+        s.missing[v] = t.num_reads[v]
+        if t.num_reads[v] == 0:
+            s.candidate[count] = v
+            count += 1
+        for d in range(num_devices):
+            s.arrival_s[v, d] = 0.0
+            s.input_work[v, d] = 0.0
+            s.input_start[v, d] = np.inf
+            s.input_end[v, d] = 0.0
+            s.input_move[v, d] = 0.0
+            s.read_bytes[v, d] = 0.0
+            s.read_count[v, d] = 0.0
+    for d in range(num_devices):
+        s.device_work[d] = 0.0
+        for j in range(s.device_sum.shape[1]):
+            s.device_sum[d, j] = 0.0
+    for slot in range(len(s.slot_free_s)):
+        s.slot_free_s[slot] = 0.0
+    return count
+
+
+@inlined
+def select(w: Weights, c: Choice, s: State, count: int, drawn: float, chance: float) -> int:
+    """Where among the candidates SEL's choice is."""
+    if chance < c.epsilon:
+        return min(int(drawn * count), count - 1)
+    total = 0.0
+    for i in range(count):
+        total += s.weight[s.candidate[i]]
+    if c.select_temperature > 0.0:
+        if total < LEAST_WEIGHT:
+            return select_far(w, c, s, count, drawn)
+        left, at = drawn * total, 0
+        while at < count - 1 and left >= s.weight[s.candidate[at]]:
+            left -= s.weight[s.candidate[at]]
+            at += 1
+        return at
+    at = 0
+    for i in range(1, count):
+        v, u = s.candidate[i], s.candidate[at]
+        if w.score[v] > w.score[u] or (w.score[v] == w.score[u] and v < u):
+            at = i
+    return at
+
+
+@inlined
+def select_far(w: Weights, c: Choice, s: State, count: int, drawn: float) -> int:
+    """As `select`, for candidates whose weights are nothing beside that of the best vertex."""
+    best, total = -np.inf, 0.0
+    for i in range(count):
+        best = max(best, w.score[s.candidate[i]])
+    for i in range(count):
+        total += np.exp((w.score[s.candidate[i]] - best) / c.select_temperature)
+    left, at = drawn * total, 0
+    while at < count - 1:
+        weight = np.exp((w.score[s.candidate[at]] - best) / c.select_temperature)
+        if left < weight:
+            break
+        left -= weight
+        at += 1
+    return at
+
+
+@inlined
+def earliest_slot(t: Tables, s: State, v: int, d: int) -> int:
+    """The first slot of a device on which v can begin soonest."""
+    best = t.slot_ptr[d]
+    for slot in range(best + 1, t.slot_ptr[d + 1]):
+        if s.slot_free_s[slot] < s.slot_free_s[best] and s.slot_free_s[best] > s.arrival_s[v, d]:
+            best = slot
+    return best
+
+
+@inlined
+def observe(t: Tables, s: State, v: int) -> None:
+    """Fill in the features of all devices for v."""
+    num_devices = t.exec_s.shape[1]
+    find_siblings(t, s, v)
+    least_work, least_start, least_end = np.inf, np.inf, np.inf
+    for d in range(num_devices):
+        start = max(s.slot_free_s[earliest_slot(t, s, v, d)], s.arrival_s[v, d])
+        s.features[d, 0] = s.device_work[d]
+        s.features[d, 1] = s.input_work[v, d]
+        s.features[d, 2] = s.input_start[v, d] if s.input_start[v, d] < np.inf else 0.0
+        s.features[d, 3] = s.input_end[v, d]
+        s.features[d, 4] = start
+        s.features[d, 5] = s.near[0, d]
+        s.features[d, 6] = s.near[1, d] / max(t.num_siblings[v], 1.0)
+        s.features[d, 7] = s.near[2, d]
+        s.features[d, 8] = t.exec_s[v, d]
+        s.features[d, 9] = s.input_move[v, d]
+        least_work = min(least_work, s.device_work[d])
+        least_start = min(least_start, start)
+        least_end = min(least_end, start + t.exec_s[v, d])
+    for d in range(num_devices):
+        s.features[d, 10] = s.features[d, 0] - least_work
+        s.features[d, 11] = s.features[d, 4] - least_start
+        s.features[d, 12] = s.features[d, 4] + t.exec_s[v, d] - least_end
+        for f in range(NUM_FEATURES):
+            if f != SHARE and s.features[d, f] != 0.0:
+                s.features[d, f] = np.log1p(SQUEEZE / t.scale_s * s.features[d, f]) / SQUEEZED_ONE
+
+
+@inlined
+def find_siblings(t: Tables, s: State, v: int) -> None:
+    """Fill in bytes and counts of v's siblings on each device, and their mean distance."""
+    num_devices = t.exec_s.shape[1]
+    for d in range(num_devices):
+        s.near[0, d], s.near[1, d], s.near[2, d] = 0.0, 0.0, 0.0
+    output, total = -1, 0.0
+    for e in range(t.edge_ptr[v], t.edge_ptr[v + 1]):
+        reader = t.edge_reader[e]
+        if output < 0 or t.edge_bytes[e] > t.edge_bytes[output]:
+            output = e
+        for d in range(num_devices):
+            s.near[0, d] += s.read_bytes[reader, d]
+            s.near[1, d] += s.read_count[reader, d]
+            total += s.read_count[reader, d]
+    if total == 0.0:
+        return
+    for d in range(num_devices):
+        for k in range(num_devices):
+            if k != d and s.near[1, k] > 0.0:
+                s.near[2, d] += s.near[1, k] / total * move_s(t, output, d, k)
+
+
+@inlined
+def move_s(t: Tables, e: int, source: int, target: int) -> float:
+    """Seconds to move the tensor of an edge to another device."""
+    return (
+        t.edge_fixed_s[e]
+        + t.latency_s[source, target]
+        + (t.edge_bytes[e] * t.s_per_byte[source, target])
+    )
+
+
+@inlined
+def place_early(s: State, num_devices: int, drawn: float) -> int:
+    """The device on which the vertex that was observed can begin first; ties at random."""
+    ties = 0
+    for d in range(num_devices):
+        ties += s.features[d, 11] <= 0.0
+    skip, device = int(drawn * ties), 0
+    for d in range(num_devices):
+        if s.features[d, 11] <= 0.0:
+            device = d
+            if skip == 0:
+                break
+            skip -= 1
+    return device
+
+
+@summing
+def score_devices(w: Weights, s: State, v: int) -> None:
+    """Fill in PLC's logits for v from the observed features."""
+    num_devices, width = s.device_sum.shape
+    depth = len(s.deep)
+    for d in range(num_devices):
+        for j in range(width):
+            s.layer[j] = w.vertex[v, j] + s.device_sum[d, j]
+        for f in range(NUM_FEATURES):
+            value = np.float32(s.features[d, f])
+            if value != 0.0:
+                for j in range(width):
+                    s.layer[j] += value * w.feature[f, j]
+        for k in range(depth):
+            s.deep[k] = w.hidden_bias[k]
+        for j in range(width):
+            value = s.layer[j]
+            value = value if value > 0.0 else LEAK * value
+            for k in range(depth):
+                s.deep[k] += value * w.hidden[j, k]
+        logit = np.float32(0.0)
+        for k in range(depth):
+            value = s.deep[k]
+            logit += (value if value > 0.0 else LEAK * value) * w.out[k]
+        s.logits[d] = logit
+
+
+@inlined
+def sample(logits: FloatArray, temperature: float, drawn: float) -> int:
+    """A device drawn by the softmax of its logits; the best at temperature 0."""
+    best = 0
+    for d in range(1, len(logits)):
+        if logits[d] > logits[best]:
+            best = d
+    if temperature <= 0.0:
+        return best
+    top, total = logits[best], 0.0
+    for d in range(len(logits)):
+        logits[d] = np.exp((logits[d] - top) / temperature)
+        total += logits[d]
+    left, device = drawn * total, 0
+    while device < len(logits) - 1 and left >= logits[device]:
+        left -= logits[device]
+        device += 1
+    return device
+
+
+@inlined
+def put(t: Tables, w: Weights, s: State, v: int, d: int) -> None:
+    """Place v on d, and tell its readers."""
+    num_devices = t.exec_s.shape[1]
+    slot = earliest_slot(t, s, v, d)
+    begin_s = max(s.slot_free_s[slot], s.arrival_s[v, d])
+    end_s = begin_s + t.exec_s[v, d]
+    s.begin_s[v], s.end_s[v], s.slot_free_s[slot] = begin_s, end_s, end_s
+    s.device_work[d] += t.exec_s[v, d]
+    for j in range(s.device_sum.shape[1]):
+        s.device_sum[d, j] += w.placed[v, j]
+    for e in range(t.edge_ptr[v], t.edge_ptr[v + 1]):
+        reader = t.edge_reader[e]
+        s.input_work[reader, d] += t.exec_s[v, d]
+        s.input_start[reader, d] = min(s.input_start[reader, d], begin_s)
+        s.input_end[reader, d] = max(s.input_end[reader, d], end_s)
+        s.read_bytes[reader, d] += t.edge_move_s[e]
+        s.read_count[reader, d] += 1.0
+        for k in range(num_devices):
+            moved_s = 0.0 if k == d else move_s(t, e, d, k)
+            s.arrival_s[reader, k] = max(s.arrival_s[reader, k], end_s + moved_s)
+            s.input_move[reader, k] += moved_s

@@ -1,0 +1,116 @@
+"""Rollouts: many episodes at once under a policy, on all cores."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from doppler.arrays import IntArray
+from doppler.mdp.instance import Instance
+
+if TYPE_CHECKING:
+    from doppler.mdp.kernel import State, Weights
+
+NOTHING_FORCED = np.zeros((0, 0), np.int64)
+MIN_PART = 8  # episodes from which a thread of its own pays
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How actions follow from a policy's scores."""
+
+    select_temperature: float = 1.0  # 0: always the best
+    place_temperature: float = 1.0
+    epsilon: float = 0.0  # probability of a random action instead
+    place_early: bool = False  # the critical-path rule places instead of PLC
+
+
+GREEDY = Sampling(select_temperature=0.0, place_temperature=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Rollouts:
+    """B episodes: their actions, and what was seen at each step where that was recorded."""
+
+    order: IntArray  # (B, n) vertices as they were selected
+    devices: IntArray  # (B, n) of each vertex
+    features: npt.NDArray[np.float32]  # (B, n, D, 13)
+    candidates: IntArray  # (B, n, C) the selected one first, -1 past the last
+
+
+class Roller:
+    """Plays episodes of one instance."""
+
+    def __init__(self, instance: Instance, *, threads: int = 1) -> None:
+        self.instance = instance
+        self.threads = threads
+        self.most_candidates = 1
+        self._states: list[State] = []
+        self._shape: tuple[int, ...] = ()  # of the policy they were made for
+
+    def play(
+        self,
+        weights: "Weights",
+        sampling: Sampling,
+        seeds: IntArray,
+        *,
+        forced: IntArray = NOTHING_FORCED,
+        record: bool = True,
+    ) -> Rollouts:
+        """One episode per seed; vertices get their (B, n) forced devices where not negative."""
+        while True:  # until there is room for all candidates; the same seeds play the same
+            rollouts, most = self._play(weights, sampling, seeds, forced, record)
+            if not record or most <= self.most_candidates:
+                return rollouts
+            self.most_candidates = most
+
+    def _play(
+        self,
+        weights: "Weights",
+        sampling: Sampling,
+        seeds: IntArray,
+        forced: IntArray,
+        record: bool,
+    ) -> tuple[Rollouts, int]:
+        from doppler.mdp.features import NUM_FEATURES
+        from doppler.mdp.kernel import Choice, Record, make_state, roll_out
+
+        n, devices = self.instance.tables.exec_s.shape
+        count = len(seeds)
+        kept = count if record else 0
+        features = np.zeros((kept, n, devices, NUM_FEATURES), np.float32)
+        candidates = np.zeros((kept, n, self.most_candidates), np.int64)
+        order, placed = np.zeros((count, n), np.int64), np.zeros((count, n), np.int64)
+        choice = Choice(
+            float(sampling.select_temperature),
+            float(sampling.place_temperature),
+            float(sampling.epsilon),
+            int(sampling.place_early),
+        )
+        # Arrays of another layout have another type, and would be compiled for again.
+        seeds, forced = np.ascontiguousarray(seeds), np.ascontiguousarray(forced)
+        num_parts = max(min(self.threads, count // MIN_PART), 1)
+        ends = [count * i // num_parts for i in range(num_parts + 1)]
+        if self._shape != weights.hidden.shape:
+            self._states, self._shape = [], weights.hidden.shape
+        while len(self._states) < num_parts:
+            self._states.append(make_state(self.instance.tables, weights))
+
+        def work(i: int) -> int:
+            rows = slice(ends[i], ends[i + 1])
+            most = np.zeros(1, np.int64)
+            out = Record(order[rows], placed[rows], features[rows], candidates[rows], most)
+            start = forced[rows] if len(forced) else forced
+            roll_out(
+                self.instance.tables, weights, choice, start, seeds[rows], self._states[i], out
+            )
+            return int(most[0])
+
+        if num_parts == 1:
+            most = work(0)
+        else:
+            with ThreadPoolExecutor(num_parts) as pool:
+                most = max(pool.map(work, range(num_parts)))
+        return Rollouts(order, placed, features, candidates), most

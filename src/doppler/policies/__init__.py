@@ -1,0 +1,1 @@
+"""The networks of the dual policy (Sec. 4.2). They need torch."""

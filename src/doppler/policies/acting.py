@@ -1,0 +1,60 @@
+"""Actor: a policy at work on one instance."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from doppler.arrays import IntArray
+from doppler.mdp.instance import Instance
+from doppler.mdp.rollout import NOTHING_FORCED, Roller, Rollouts, Sampling
+from doppler.policies.dual import DualPolicy, Scores
+from doppler.policies.inputs import make_inputs
+
+if TYPE_CHECKING:
+    from doppler.mdp.kernel import Weights
+
+
+class Actor:
+    """Plays episodes of one instance by a policy.
+
+    Where the policy's config says that SEL or PLC is not learned, the rule of the critical-path
+    heuristic selects or places instead (the ablations of Table 3).
+    """
+
+    def __init__(self, instance: Instance, device: str = "cpu", *, threads: int = 1) -> None:
+        self.instance = instance
+        self.inputs = make_inputs(instance, device)
+        self.roller = Roller(instance, threads=threads)
+
+    def play(
+        self,
+        policy: DualPolicy,
+        scores: Scores,
+        sampling: Sampling,
+        seeds: IntArray,
+        *,
+        forced: IntArray = NOTHING_FORCED,
+        record: bool = True,
+    ) -> Rollouts:
+        """One episode per seed; `scores` are the policy's on this instance's inputs."""
+        if not policy.config.select:
+            sampling = replace(sampling, select_temperature=0.0)
+        if not policy.config.place:
+            sampling = replace(sampling, place_early=True)
+        weights = self._weights(policy, scores)
+        return self.roller.play(weights, sampling, seeds, forced=forced, record=record)
+
+    def _weights(self, policy: DualPolicy, scores: Scores) -> "Weights":
+        from doppler.mdp.kernel import Weights
+
+        arrays = policy.arrays(scores)
+        if not policy.config.select:
+            arrays["score"] = self.instance.tables.bottom_s
+        return Weights(**arrays)
+
+
+def episode_seeds(seed: int, stage: int, number: int, count: int) -> IntArray:
+    """Seeds of the episodes of one update: no two of a run are the same."""
+    mixed = np.random.SeedSequence([seed, stage, number]).generate_state(1, np.uint64)[0]
+    return (np.int64(mixed >> np.uint64(1)) // (1 << 20)) * (1 << 20) + np.arange(count)

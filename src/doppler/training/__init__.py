@@ -1,0 +1,1 @@
+"""Training: imitation, then reinforcement on the simulator (Sec. 5)."""

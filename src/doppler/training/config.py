@@ -1,0 +1,121 @@
+"""TrainConfig: how a policy is trained, and the presets."""
+
+from dataclasses import dataclass, field
+
+from doppler.errors import ConfigError, UnknownNameError
+from doppler.policies.dual import PolicyConfig
+from doppler.scheduler.choose import FIFO
+from doppler.sim.config import SimConfig
+from doppler.sim.noise import Noise
+
+STAGES = ("imitation", "sim")
+DRAWS = 4  # of the noise, over which assignments are compared
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImitationConfig:
+    """Stage I: imitate the critical-path heuristic (Sec. 5)."""
+
+    episodes: int = 2048  # per graph
+    batch: int = 32
+    lr: tuple[float, float] = (2e-3, 2e-3)  # at the beginning and the end, linear between
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertConfig:
+    """Expert iteration: a short search improves samples, and PLC imitates the result."""
+
+    samples: int = 4  # the best of a batch, which are improved
+    elites: int = 2  # members of the pool that are improved as well
+    lessons: int = 16  # members of the pool that PLC imitates in an update
+    pool: int = 32  # best assignments kept per graph
+    moves: int = 1000  # of the search, per assignment
+    hot: float = 3e-3  # temperature of the search, as a share of the makespan
+    cold: float = 1e-5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReinforceConfig:
+    """Stage II: reinforce on the simulator (Sec. 5)."""
+
+    episodes: int = 16384  # per graph
+    batch: int = 32
+    lr: tuple[float, float] = (2e-3, 1e-4)
+    temperature: tuple[float, float] = (1.0, 0.3)  # of sampled actions; 0: the best
+    epsilon: tuple[float, float] = (0.0, 0.0)  # probability of a random action
+    entropy: float = 1e-3  # weight of the entropy
+    reinforce: float = 0.5  # weight of REINFORCE
+    running_mean: bool = False  # the baseline: of all episodes so far, or of the batch
+    expert: ExpertConfig | None = field(default_factory=ExpertConfig)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainConfig:
+    """Everything about a training run but its graphs and topologies."""
+
+    preset: str = "default"  # where the other values came from
+    stages: tuple[str, ...] = STAGES
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
+    imitation: ImitationConfig = field(default_factory=ImitationConfig)
+    sim: ReinforceConfig = field(default_factory=ReinforceConfig)
+    noise: Noise = field(default_factory=Noise)
+    strategy: str = FIFO
+    limit_memory: bool = True
+    clip: float = 1.0  # largest norm of a gradient
+    seconds: float | None = None  # for all stages: ends them before their episodes are done
+    seed: int = 0
+    threads: int | None = None  # of rollouts, simulation and search; one per core if None
+    device: str = "cpu"  # of the networks, as torch names it
+
+    def __post_init__(self) -> None:
+        for name in self.stages:
+            if name not in STAGES:
+                raise UnknownNameError("stage", name, STAGES)
+        if self.seconds is not None and not self.seconds > 0:
+            raise ConfigError(f"seconds is {self.seconds}, must be positive")
+        for name in STAGES:
+            stage = getattr(self, name)
+            if stage.episodes < 0 or stage.batch < 1:
+                raise ConfigError(f"{name}: episodes must not be negative, batch at least 1")
+            if not 0 <= min(stage.lr) <= max(stage.lr) < 1:
+                raise ConfigError(f"{name}: lr is {stage.lr}, must be between 0 and 1")
+
+    @property
+    def sim_config(self) -> SimConfig:
+        """How assignments are simulated."""
+        return SimConfig(
+            strategy=self.strategy, noise=self.noise, limit_memory=self.limit_memory
+        )
+
+    @property
+    def draws(self) -> int:
+        """Draws of the noise over which assignments are compared."""
+        return DRAWS if self.noise.is_random else 1
+
+
+PRESETS = {
+    "default": TrainConfig(),
+    "paper": TrainConfig(  # Sec. 6.1, where not said otherwise; one episode per update
+        preset="paper",
+        policy=PolicyConfig(features="paper"),
+        imitation=ImitationConfig(batch=1, lr=(1e-4, 1e-4)),
+        sim=ReinforceConfig(
+            episodes=4000,
+            batch=1,
+            lr=(1e-4, 1e-7),
+            temperature=(0.0, 0.0),
+            epsilon=(0.2, 0.0),
+            entropy=1e-2,
+            reinforce=1.0,
+            running_mean=True,  # Sec. 4.1
+            expert=None,
+        ),
+    ),
+}
+
+
+def preset(name: str) -> TrainConfig:
+    """The config of that name."""
+    if name not in PRESETS:
+        raise UnknownNameError("training preset", name, PRESETS)
+    return PRESETS[name]

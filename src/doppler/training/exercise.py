@@ -1,0 +1,85 @@
+"""Exercise: one graph on one topology that a policy is trained on."""
+
+from math import inf
+
+import numpy as np
+
+from doppler.arrays import FloatArray, IntArray
+from doppler.assignment import Assignment
+from doppler.graph.graph import Graph
+from doppler.mdp.instance import make_instance
+from doppler.mdp.rollout import Rollouts
+from doppler.placers.base import cores
+from doppler.placers.bounds import lower_bounds
+from doppler.policies.acting import Actor
+from doppler.sim.simulator import Simulator
+from doppler.topology.topology import Topology
+from doppler.training.config import TrainConfig
+from doppler.training.expert import Expert
+
+OUT_OF_MEMORY = 2.0  # makespans that cannot run count as so many times the worst that can
+
+
+class Exercise:
+    """A graph on a topology, and what training has found out about it."""
+
+    def __init__(self, graph: Graph, topology: Topology, config: TrainConfig) -> None:
+        self.graph, self.topology, self.config = graph, topology, config
+        self.threads = config.threads or len(cores()) or 1
+        self.instance = make_instance(graph, topology)
+        self.actor = Actor(self.instance, config.device, threads=self.threads)
+        self.simulator = Simulator(topology, config.sim_config)
+        self.bound_s = lower_bounds(graph, topology).best_s
+        self.expert: Expert | None = None
+        if config.sim.expert is not None and config.policy.place and "sim" in config.stages:
+            self.expert = Expert(graph, topology, config, self.threads)
+        self.mean_s = 0.0  # of all episodes of Stage II so far
+        self.episodes = 0  # of Stage II
+        self.best_s = inf  # of all assignments that the policy made, or the expert
+        self.best_devices = np.where(graph.is_input, -1, 0)
+        self.best_order: IntArray | None = None
+
+    @property
+    def label(self) -> str:
+        """`graph@topology`."""
+        return f"{self.graph.name}@{self.topology.name}"
+
+    def measure(self, rollouts: Rollouts, number: int) -> FloatArray:
+        """(B,) makespans of episodes under one draw of the noise; the best is remembered."""
+        devices = self.instance.expand(rollouts.devices)
+        makespans = self.simulator.makespans(
+            self.graph, devices, seed=number, threads=self.threads
+        )
+        first = int(np.argmin(makespans))
+        if makespans[first] < self.best_s or self.config.draws > 1:
+            order = self.instance.vertices[rollouts.order[first]]
+            self.consider(devices[first], order)
+        return self._finite(makespans)
+
+    def consider(self, devices: IntArray, order: IntArray | None = None) -> None:
+        """Remember an assignment if it is the best, over all draws of the noise."""
+        mean_s = self.mean_makespan_s(devices)
+        if mean_s < self.best_s:
+            self.best_s, self.best_devices, self.best_order = mean_s, devices.copy(), order
+
+    def mean_makespan_s(self, devices: IntArray) -> float:
+        """The mean makespan of (V,) devices over the draws of the noise."""
+        seeds = range(self.config.seed, self.config.seed + self.config.draws)
+        row = devices.reshape(1, -1)
+        return float(np.mean([self.simulator.makespans(self.graph, row, seed=s) for s in seeds]))
+
+    def best(self) -> Assignment:
+        """The best assignment known."""
+        return Assignment(
+            devices=self.best_devices,
+            order=self.best_order,
+            placer="doppler",
+            topology=self.topology.name,
+            graph=self.graph.digest(),
+        )
+
+    def _finite(self, makespans: FloatArray) -> FloatArray:
+        """Makespans with a number, worse than all others, for what ran out of memory."""
+        runs = np.isfinite(makespans)
+        worst = makespans[runs].max() if runs.any() else max(self.bound_s, self.mean_s)
+        return np.where(runs, makespans, OUT_OF_MEMORY * worst)

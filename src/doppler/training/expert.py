@@ -1,0 +1,75 @@
+"""Expert: a search that improves a policy's samples, and a pool of the best for it to imitate."""
+
+from math import inf
+
+import numpy as np
+
+from doppler.arrays import FloatArray, IntArray
+from doppler.graph.graph import Graph
+from doppler.placers.improver import Improver
+from doppler.placers.search import starting_points
+from doppler.topology.topology import Topology
+from doppler.training.config import TrainConfig
+
+
+class Pool:
+    """The best assignments known, with different makespans."""
+
+    def __init__(self, size: int, num_vertices: int) -> None:
+        self.size = size
+        self.costs_s: FloatArray = np.zeros(0)  # ascending
+        self.devices: IntArray = np.zeros((0, num_vertices), np.int64)
+
+    def add(self, devices: IntArray, costs_s: FloatArray) -> None:
+        """Keep the best of what is there and what comes; of those that cost the same, one."""
+        devices = np.concatenate([self.devices, devices])
+        costs_s = np.concatenate([self.costs_s, costs_s])
+        runs = np.flatnonzero(np.isfinite(costs_s))
+        if not len(runs):
+            return
+        same = np.round(costs_s[runs] / costs_s[runs].min(), 9)
+        kept = runs[np.unique(same, return_index=True)[1]][: self.size]
+        self.costs_s, self.devices = costs_s[kept], devices[kept]
+
+
+class Expert:
+    """Expert iteration on one graph: search from the policy's samples, and remember."""
+
+    def __init__(self, graph: Graph, topology: Topology, config: TrainConfig, threads: int) -> None:
+        assert config.sim.expert is not None
+        self.config, self.seed, self.threads = config.sim.expert, config.seed, threads
+        self.improver = Improver(
+            graph, topology, config.sim_config, draws=config.draws, seed=config.seed
+        )
+        self.pool = Pool(self.config.pool, graph.num_vertices)
+        starts = np.array(starting_points(graph, topology, config.seed))
+        self.pool.add(starts, self.improver.costs_s(starts))
+
+    @property
+    def best_s(self) -> float:
+        """The least cost in the pool."""
+        return float(self.pool.costs_s.min(initial=inf))
+
+    def lessons(self, devices: IntArray, makespans: FloatArray, number: int) -> IntArray:
+        """(L, V) assignments to imitate, after improving the best of (B, V) devices.
+
+        Lessons are drawn from the pool, its better half mostly.
+        """
+        config = self.config
+        rng = np.random.default_rng([self.seed, number])
+        starts = devices[np.argsort(makespans, kind="stable")[: config.samples]]
+        if len(self.pool.costs_s):
+            elites = rng.integers(len(self.pool.costs_s), size=config.elites)
+            starts = np.concatenate([starts, self.pool.devices[elites]])
+        found = self.improver.improve(
+            starts,
+            config.moves,
+            hot=config.hot,
+            cold=config.cold,
+            seed=int(rng.integers(2**31)),
+            threads=self.threads,
+        )
+        self.pool.add(*found)
+        size = len(self.pool.costs_s)
+        ranks = rng.exponential(1 + size / 4, config.lessons).astype(np.int64)
+        return self.pool.devices[np.minimum(ranks, size - 1)] if size else self.pool.devices

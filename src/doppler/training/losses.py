@@ -1,0 +1,47 @@
+"""Log-probabilities of what episodes did, for the gradients of both policies."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from doppler.mdp.rollout import Rollouts
+from doppler.policies.dual import DualPolicy, Scores
+
+
+def select_log_probs(scores: Scores, rollouts: Rollouts, temperature: float = 1.0) -> Tensor:
+    """(B, n, C) log-probability of every candidate of every step, the selected one first."""
+    candidates = tensor(scores.select, rollouts.candidates)
+    raw = scores.select[candidates.clamp(min=0)] / temperature
+    return raw.masked_fill(candidates < 0, -torch.inf).log_softmax(dim=2)
+
+
+def place_log_probs(
+    policy: DualPolicy, scores: Scores, rollouts: Rollouts, temperature: float = 1.0
+) -> Tensor:
+    """(B, n, D) log-probability of every device at every step."""
+    order, features = (tensor(scores.select, a) for a in (rollouts.order, rollouts.features))
+    logits: Tensor = policy.place(scores.place, order, went(scores.select, rollouts), features)
+    return (logits / temperature).log_softmax(dim=2)
+
+
+def chosen(log_probs: Tensor, rollouts: Rollouts) -> Tensor:
+    """(B, n) of (B, n, D) the log-probability of the device that each step chose."""
+    return log_probs.gather(2, went(log_probs, rollouts).unsqueeze(2)).squeeze(2)
+
+
+def went(like: Tensor, rollouts: Rollouts) -> Tensor:
+    """(B, n) the device that each step chose."""
+    return tensor(like, rollouts.devices).gather(1, tensor(like, rollouts.order))
+
+
+def entropy(log_probs: Tensor) -> Tensor:
+    """(B, n) entropy over the last axis, where impossible choices are -inf."""
+    possible = log_probs > -torch.inf
+    finite = log_probs.masked_fill(~possible, 0.0)
+    return -(finite.exp() * finite * possible).sum(dim=2)
+
+
+def tensor(like: Tensor, array: Any) -> Tensor:
+    """An array on the device of another tensor."""
+    return torch.as_tensor(array, device=like.device)

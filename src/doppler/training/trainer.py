@@ -1,0 +1,186 @@
+"""Trainer: runs the stages, one update at a time, so that it can stop and go on anywhere."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import inf, isfinite
+from time import monotonic
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from doppler.arrays import FloatArray
+from doppler.errors import ConfigError, TrainingError
+from doppler.graph.graph import Graph
+from doppler.policies.dual import DualPolicy, make_policy
+from doppler.topology.topology import Topology
+from doppler.training.config import TrainConfig
+from doppler.training.exercise import Exercise
+from doppler.training.imitation import imitate
+from doppler.training.reinforce import between, reinforce
+
+Update = Callable[[DualPolicy, Exercise, TrainConfig, float, int], tuple[Tensor, FloatArray]]
+UPDATES: dict[str, Update] = {"imitation": imitate, "sim": reinforce}
+IMITATION_SHARE = 0.1  # of a budget in seconds, at most
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One update, as it is logged."""
+
+    stage: str
+    update: int  # number of this update in its stage
+    episodes: int  # of this stage so far, over all graphs
+    share: float  # of this stage that is done
+    seconds: float  # of training so far, in all stages
+    exercise: str  # graph@topology
+    mean_s: float  # makespans of this update's episodes
+    least_s: float
+    best_s: float  # of this graph so far, the expert's included
+    bound_s: float  # lower bound of any assignment
+    loss: float
+    lr: float
+
+
+class Trainer:
+    """Trains a policy on exercises, in stages.
+
+    >>> trainer = Trainer([(graph, topology)], TrainConfig())
+    >>> for progress in trainer.run(): ...
+    >>> trainer.exercises[0].best()
+    """
+
+    def __init__(
+        self,
+        pairs: Sequence[tuple[Graph, Topology]],
+        config: TrainConfig,
+        *,
+        policy: DualPolicy | None = None,
+    ) -> None:
+        """`policy` is one to go on from; its shape replaces the config's."""
+        if not pairs:
+            raise ConfigError("there is no graph to train on")
+        for graph, _ in pairs:
+            if not len(graph.assigned):
+                raise ConfigError(f"graph `{graph.name}` has no vertices to place")
+        self.config = config
+        self.policy = (policy or make_policy(config.policy, config.seed)).to(config.device)
+        self.optimizer = torch.optim.Adam(self.policy.parameters())
+        self.exercises = [Exercise(graph, topology, config) for graph, topology in pairs]
+        self.stage = 0  # index of the stage under way
+        self.update = 0  # updates done in it
+        self.seconds = 0.0  # of training so far
+        self.stage_began_s = 0.0  # the same, when the stage began
+
+    def run(self) -> Iterator[Progress]:
+        """Train to the end; every update is yielded when it is done and can be saved."""
+        while self.stage < len(self.config.stages):
+            name = self.config.stages[self.stage]
+            while (share := self.share()) < 1.0:
+                began = monotonic()
+                exercise = self.exercises[self.update % len(self.exercises)]
+                loss, makespans = UPDATES[name](
+                    self.policy, exercise, self.config, share, self.update
+                )
+                lr = between(getattr(self.config, name).lr, share)
+                self._step(loss, lr, exercise)
+                self.update += 1
+                self.seconds += monotonic() - began
+                yield self._progress(name, exercise, makespans, float(loss.detach()), lr)
+            self.stage, self.update, self.stage_began_s = self.stage + 1, 0, self.seconds
+
+    def share(self) -> float:
+        """The share of the stage under way that is done, by episodes or by seconds."""
+        stage = getattr(self.config, self.config.stages[self.stage])
+        episodes = stage.episodes * len(self.exercises)
+        share = self.update * stage.batch / episodes if episodes else 1.0
+        if self.config.seconds is None:
+            return share
+        left = self.config.seconds - self.stage_began_s
+        if self.config.stages[self.stage] == "imitation" and len(self.config.stages) > 1:
+            left *= IMITATION_SHARE
+        spent = self.seconds - self.stage_began_s
+        return max(share, spent / left if left > 0 else 1.0)
+
+    def _step(self, loss: Tensor, lr: float, exercise: Exercise) -> None:
+        """One step of the optimizer; an error, and nothing changed, where the loss is no number."""
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.config.clip)
+        if not (torch.isfinite(loss) and torch.isfinite(norm)):
+            raise TrainingError(
+                f"the loss on `{exercise.label}` is {float(loss.detach())} at update {self.update}",
+                hint="resume from the last checkpoint with a lower lr",
+            )
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        self.optimizer.step()
+
+    def _progress(
+        self, stage: str, exercise: Exercise, makespans: FloatArray, loss: float, lr: float
+    ) -> Progress:
+        return Progress(
+            stage=stage,
+            update=self.update,
+            episodes=self.update * getattr(self.config, stage).batch,
+            share=min(self.share(), 1.0),
+            seconds=self.seconds,
+            exercise=exercise.label,
+            mean_s=float(makespans.mean()),
+            least_s=float(makespans.min()),
+            best_s=exercise.best_s,
+            bound_s=exercise.bound_s,
+            loss=loss,
+            lr=lr,
+        )
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """All that changes in training, as named tensors and JSON values."""
+        tensors = {f"policy.{k}": v.detach().cpu() for k, v in self.policy.state_dict().items()}
+        for i, entry in self.optimizer.state_dict()["state"].items():
+            tensors |= {f"optimizer.{i}.{k}": v.detach().cpu() for k, v in entry.items()}
+        values: dict[str, Any] = {
+            "stage": self.stage,
+            "update": self.update,
+            "seconds": self.seconds,
+            "stage_began_s": self.stage_began_s,
+            "exercises": [],
+        }
+        for i, exercise in enumerate(self.exercises):
+            kept: dict[str, Any] = {"best": exercise.best_devices}
+            if exercise.best_order is not None:
+                kept["order"] = exercise.best_order
+            if exercise.expert is not None:
+                kept["pool"] = exercise.expert.pool.devices
+                kept["costs"] = exercise.expert.pool.costs_s
+            tensors |= {f"exercise.{i}.{k}": torch.as_tensor(v) for k, v in kept.items()}
+            numbers = {"mean_s": exercise.mean_s, "episodes": exercise.episodes}
+            best_s = exercise.best_s if isfinite(exercise.best_s) else None
+            values["exercises"].append(numbers | {"best_s": best_s})
+        return {k: v.contiguous().clone() for k, v in tensors.items()}, values
+
+    def load_state(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
+        """Go on where `state` was taken: bit for bit, where no budget in seconds is set."""
+        self.policy.load_state_dict(_under("policy.", tensors))
+        self.policy.to(self.config.device)
+        kept = self.optimizer.state_dict()
+        for name, tensor in _under("optimizer.", tensors).items():
+            number, _, key = name.partition(".")
+            kept["state"].setdefault(int(number), {})[key] = tensor
+        self.optimizer.load_state_dict(kept)
+        self.stage, self.update = values["stage"], values["update"]
+        self.seconds, self.stage_began_s = values["seconds"], values["stage_began_s"]
+        for i, (exercise, numbers) in enumerate(
+            zip(self.exercises, values["exercises"], strict=True)
+        ):
+            arrays = {k: v.numpy() for k, v in _under(f"exercise.{i}.", tensors).items()}
+            exercise.mean_s, exercise.episodes = numbers["mean_s"], numbers["episodes"]
+            exercise.best_s = inf if numbers["best_s"] is None else numbers["best_s"]
+            exercise.best_devices, exercise.best_order = arrays["best"], arrays.get("order")
+            if exercise.expert is not None:
+                exercise.expert.pool.devices = arrays["pool"]
+                exercise.expert.pool.costs_s = arrays["costs"]
+
+
+def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}

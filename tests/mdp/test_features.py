@@ -1,0 +1,235 @@
+"""Features of vertices and devices, computed by hand."""
+
+from math import log1p
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mdp.playing import graph_of, replay, unequal_pair, uniform
+from strategies import graphs, topologies
+
+from doppler.graph import GraphBuilder
+from doppler.mdp import DEVICE_FEATURES, FEATURE_SETS, VERTEX_FEATURES, Episode, make_instance
+from doppler.mdp.features import squeeze
+from doppler.mdp.instance import Instance
+from doppler.programs import random_dag
+from doppler.topology import Topology
+
+A, B, C, E = range(4)
+SCALE_S = 5.75  # (2.5 + 3 + 3 + 3) / 2
+
+
+def example() -> Instance:
+    """C reads A and B, E reads B. A mean transfer takes 0.5 + 0.75 per byte: 3.5 s, 2 s, 2 s."""
+    exec_s = [[2, 3], [4, 2], [1, 5], [3, 3]]
+    return make_instance(graph_of(exec_s, {(A, C): 4.0, (B, C): 2.0, (B, E): 2.0}), unequal_pair())
+
+
+def seconds(episode: Episode, vertex: int) -> dict[str, list[float]]:
+    """Every device feature in seconds (the share as it is), by name."""
+    table = episode.device_features(vertex)
+    assert table.shape == (2, len(DEVICE_FEATURES))
+    raw = np.expm1(table * log1p(100.0)) / 100.0 * SCALE_S
+    columns = {name: raw[:, i].tolist() for i, name in enumerate(DEVICE_FEATURES)}
+    share = DEVICE_FEATURES.index("sibling_share")
+    return columns | {"sibling_share": table[:, share].tolist()}
+
+
+def assert_features(episode: Episode, vertex: int, expected: dict[str, list[float]]) -> None:
+    found = seconds(episode, vertex)
+    assert list(expected) == list(found)
+    for name, values in expected.items():
+        assert found[name] == pytest.approx(values, abs=1e-12), name
+
+
+def test_static_features() -> None:
+    instance = example()
+    assert instance.tables.scale_s == SCALE_S
+    expected = {
+        "exec": [2.5, 3.0, 3.0, 3.0],
+        "input_transfer": [0.0, 0.0, 5.5, 2.0],
+        "output_transfer": [3.5, 4.0, 0.0, 0.0],
+        "top_level": [0.0, 0.0, 6.0, 5.0],
+        "bottom_level": [9.0, 8.0, 3.0, 3.0],
+    }
+    assert tuple(expected) == VERTEX_FEATURES
+    for i, values in enumerate(expected.values()):
+        assert instance.vertex_features[:, i] * SCALE_S == pytest.approx(values)
+    assert instance.edges.tolist() == [[A, B, B], [C, C, E]]
+    assert instance.edge_features[:, 0] * SCALE_S == pytest.approx([3.5, 2.0, 2.0])
+    assert instance.entry_path.tolist() == [-1, -1, A, B]
+    assert instance.exit_path.tolist() == [C, C, -1, -1]  # of B's two equal paths the lower id
+
+
+def test_device_features_before_and_after_each_step() -> None:
+    episode = Episode(example())
+    assert episode.candidates == [A, B]
+    nothing = [0.0, 0.0]
+    untouched = dict.fromkeys(DEVICE_FEATURES, nothing)
+    assert_features(episode, B, untouched | {"exec": [4.0, 2.0], "extra_end": [2.0, 0.0]})
+
+    episode.place(B, 1)  # from 0 to 2
+    assert episode.candidates == [A, E]
+    of_a = {
+        "device_work": [0.0, 2.0],
+        "earliest_start": [0.0, 2.0],
+        "sibling_bytes": [0.0, 2.0],  # B, which C reads too
+        "sibling_share": [0.0, 1.0],
+        "sibling_distance": [5.0, 0.0],  # 4 bytes there, at 1 + 1 per byte
+        "exec": [2.0, 3.0],
+        "extra_work": [0.0, 2.0],
+        "extra_start": [0.0, 2.0],
+        "extra_end": [0.0, 3.0],
+    }
+    assert_features(episode, A, untouched | of_a)
+
+    episode.place(A, 0)  # from 0 to 2
+    assert episode.candidates == [C, E]
+    of_c = {
+        "device_work": [2.0, 2.0],
+        "input_work": [2.0, 2.0],
+        "input_start": [0.0, 0.0],
+        "input_end": [2.0, 2.0],
+        "earliest_start": [3.0, 7.0],  # B arrives at 2 + 2 / 2, A at 2 + 1 + 4
+        "exec": [1.0, 5.0],
+        "input_transfer": [1.0, 5.0],
+        "extra_start": [0.0, 4.0],
+        "extra_end": [0.0, 8.0],
+    }
+    assert_features(episode, C, untouched | of_c)
+
+    episode.place(C, 0)  # from 3 to 4; the other slot is free
+    of_e = {
+        "device_work": [3.0, 2.0],
+        "input_work": [0.0, 2.0],
+        "input_end": [0.0, 2.0],
+        "earliest_start": [3.0, 2.0],
+        "exec": [3.0, 3.0],
+        "input_transfer": [1.0, 0.0],
+        "extra_work": [1.0, 0.0],
+        "extra_start": [1.0, 0.0],
+        "extra_end": [1.0, 0.0],
+    }
+    assert_features(episode, E, untouched | of_e)
+    assert not episode.done
+    episode.place(E, 0)
+    assert episode.done
+    assert episode.candidates == []
+    assert episode.order == [B, A, C, E]
+    assert episode.begin_s.tolist() == [0.0, 0.0, 3.0, 3.0]
+    assert episode.end_s.tolist() == [2.0, 2.0, 4.0, 6.0]
+
+
+def test_inputs_start_at_the_earliest_and_end_at_the_latest() -> None:
+    instance = make_instance(graph_of([1, 2, 4], {(0, 2): 1.0, (1, 2): 1.0}), uniform(2))
+    episode = Episode(instance)
+    episode.place(1, 0)
+    episode.place(0, 0)
+    row = dict(zip(DEVICE_FEATURES, episode.device_features(2)[0], strict=True))
+    scale = instance.tables.scale_s
+    assert row["input_work"] == pytest.approx(squeeze(np.float64(3 / scale)))
+    assert row["input_start"] == 0.0
+    assert row["input_end"] == pytest.approx(squeeze(np.float64(3 / scale)))
+
+
+def test_all_siblings_are_a_share_of_one_whatever_the_number_of_tensors() -> None:
+    g = GraphBuilder("two tensors for one reader")
+    two, other, reader = (g.vertex(n, "matmul", exec_s=1.0) for n in ("two", "other", "reader"))
+    for producer in (two, two, other):
+        g.edge(g.tensor(producer, 1.0), reader)
+    instance = make_instance(g.build(), uniform(2))
+    episode = Episode(instance)
+    share = DEVICE_FEATURES.index("sibling_share")
+    assert episode.device_features(two)[:, share].tolist() == [0.0, 0.0]
+    episode.place(other, 1)
+    assert episode.device_features(two)[:, share].tolist() == [0.0, 1.0]
+
+
+def test_the_distance_to_siblings_is_a_mean_and_of_the_largest_output() -> None:
+    g = GraphBuilder("siblings")
+    v, p, q, r, s = (g.vertex(n, "matmul", exec_s=1.0) for n in "vpqrs")
+    small, large = g.tensor(v, 1.0), g.tensor(v, 5.0)
+    for tensor, reader in ((small, r), (large, s), (g.tensor(p, 1.0), r), (g.tensor(q, 1.0), s)):
+        g.edge(tensor, reader)
+    instance = make_instance(g.build(), uniform(3))
+    episode = Episode(instance)
+    episode.place(p, 0)
+    episode.place(q, 1)
+    distance = episode.device_features(v)[:, DEVICE_FEATURES.index("sibling_distance")]
+    move_s = 0.1 + 5.0
+    expected = squeeze(np.array([move_s / 2, move_s / 2, move_s]) / instance.tables.scale_s)
+    assert distance == pytest.approx(expected)
+
+
+def test_inputs_are_no_vertices_of_the_process() -> None:
+    g = GraphBuilder("with an input")
+    x = g.input("x", output_bytes=1e9)
+    h = g.op("h", "matmul", reads=[x], output_bytes=2.0, exec_s=1.0)
+    g.op("y", "matmul", reads=[h, x], output_bytes=0.0, exec_s=1.0)
+    instance = make_instance(g.build(), uniform(2))
+    assert instance.vertices.tolist() == [1, 2]
+    assert instance.edges.tolist() == [[0], [1]]
+    assert instance.vertex_features[0, 1] == 0.0  # what an input sends costs nothing
+    assert instance.expand(np.array([[1, 0]])).tolist() == [[-1, 1, 0]]
+    assignment = instance.assignment(np.array([1, 0]), np.array([0, 1]), "me")
+    assignment.check(instance.graph, instance.topology)
+    assert (assignment.placer, assignment.order.tolist()) == ("me", [1, 2])
+
+
+@pytest.mark.parametrize("factor", [1e-6, 1e4])
+def test_features_do_not_depend_on_the_unit_of_time(factor: float) -> None:
+    exec_s, edges = [2.0, 4.0, 1.0, 3.0], {(0, 2): 4.0, (1, 2): 2.0, (1, 3): 2.0}
+    moves = np.array([1.0, 2.0, 3.0])
+    one, other = (
+        make_instance(
+            graph_of([s * f for s in exec_s], edges, transfer_s=(moves * f).tolist()), uniform(3)
+        )
+        for f in (1.0, factor)
+    )
+    np.testing.assert_allclose(one.vertex_features, other.vertex_features, rtol=1e-6)
+    np.testing.assert_allclose(one.edge_features, other.edge_features, rtol=1e-6)
+    order, devices = np.array([1, 3, 0, 2]), np.array([0, 1, 2, 1])
+    for (a, v), (b, _) in zip(
+        replay(one, order, devices), replay(other, order, devices), strict=True
+    ):
+        np.testing.assert_allclose(a.device_features(v), b.device_features(v), atol=1e-12)
+
+
+@settings(max_examples=100)
+@given(data=st.data())
+def test_features_are_finite_and_not_negative(data: st.DataObject) -> None:
+    topology = data.draw(topologies())
+    instance = make_instance(data.draw(graphs(num_devices=topology.num_devices)), topology)
+    for static in (instance.vertex_features, instance.edge_features):
+        assert np.isfinite(static).all()
+        assert (static >= 0).all()
+    episode = Episode(instance)
+    while not episode.done:
+        vertex = data.draw(st.sampled_from(episode.candidates))
+        features = episode.device_features(vertex)
+        assert np.isfinite(features).all()
+        assert (features >= 0).all()
+        episode.place(vertex, data.draw(st.integers(0, topology.num_devices - 1)))
+
+
+@pytest.mark.parametrize("exec_s", [0.0, 5e-324, 1e-300])
+def test_graphs_without_work_have_features(exec_s: float) -> None:
+    graph = graph_of([exec_s] * 2, {(0, 1): 1.0}, transfer_s=[10.0])
+    instance = make_instance(graph, uniform(2))
+    assert np.isfinite(instance.vertex_features).all()
+    episode = Episode(instance)
+    episode.place(0, 0)
+    assert np.isfinite(episode.device_features(1)).all()
+
+
+def test_the_sets_of_features() -> None:
+    assert FEATURE_SETS["paper"] == DEVICE_FEATURES[:5]
+    assert FEATURE_SETS["default"] == DEVICE_FEATURES
+
+
+def test_devices_of_different_speed_look_different() -> None:
+    topology = Topology.preset("a100x2-t4x2")
+    episode = Episode(make_instance(random_dag(vertices=40, depth=5, seed=1), topology))
+    exec_s = episode.device_features(episode.candidates[0])[:, DEVICE_FEATURES.index("exec")]
+    assert exec_s[0] == exec_s[1] < exec_s[2] == exec_s[3]

@@ -1,0 +1,93 @@
+"""The compiled episodes equal the readable one, step for step."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mdp.playing import Played, play, random_weights, replay
+from strategies import graphs, topologies
+
+from doppler.graph import Graph, GraphBuilder, build_graph
+from doppler.mdp import Episode, Instance, make_instance
+from doppler.mdp.rollout import Roller, Sampling
+from doppler.programs import random_dag
+from doppler.topology import Topology
+
+samplings = st.builds(
+    Sampling,
+    select_temperature=st.sampled_from([0.0, 0.5, 1.0]),
+    place_temperature=st.sampled_from([0.0, 0.5, 1.0]),
+    epsilon=st.sampled_from([0.0, 0.3, 1.0]),
+    place_early=st.booleans(),
+)
+
+
+def assert_equal(instance: Instance, played: Played) -> None:
+    """Every episode is a valid one, and was seen as the readable one sees it."""
+    state, record = played.state, played.record
+    most = 0
+    for b in range(len(record.order)):
+        assert sorted(record.order[b]) == list(range(instance.num_vertices))
+        steps = replay(instance, record.order[b], record.devices[b])
+        for step, (episode, vertex) in enumerate(steps):
+            seen = record.candidates[b, step]
+            count = len(episode.candidates)
+            most = max(most, count)
+            assert seen[0] == vertex
+            assert sorted(seen[:count]) == episode.candidates
+            assert (seen[count:] == -1).all()
+            np.testing.assert_allclose(
+                record.features[b, step], episode.device_features(vertex), rtol=1e-5, atol=1e-6
+            )
+    assert record.most[0] == most
+    assert state.begin_s.tolist() == episode.begin_s.tolist()
+    assert state.end_s.tolist() == episode.end_s.tolist()
+
+
+@settings(max_examples=300)
+@given(data=st.data(), sampling=samplings, seed=st.integers(0, 2**40))
+def test_small_graphs(data: st.DataObject, sampling: Sampling, seed: int) -> None:
+    topology = data.draw(topologies())
+    instance = make_instance(
+        data.draw(graphs(max_vertices=12, num_devices=topology.num_devices)), topology
+    )
+    if instance.num_vertices == 0:
+        assert Episode(instance).done
+        return
+    device = st.integers(-1, topology.num_devices - 1)
+    row = st.lists(device, min_size=instance.num_vertices, max_size=instance.num_vertices)
+    forced = np.array(data.draw(st.just(np.zeros((0, 0))) | st.tuples(row, row)), np.int64)
+    weights = random_weights(instance, seed % 5)
+    played = play(instance, weights, sampling, seeds=np.array([seed, seed + 1]), forced=forced)
+    assert_equal(instance, played)
+    if len(forced):
+        given_ = forced >= 0
+        assert (played.record.devices[given_] == forced[given_]).all()
+
+
+@pytest.mark.parametrize("machine", ["p100x4", "v100x8", "a100x2-t4x2", "cpu2", "reference:1"])
+def test_larger_graphs(machine: str) -> None:
+    topology = Topology.preset(machine)
+    for seed in range(3):
+        graph = random_dag(vertices=80, depth=3 + 5 * seed, seed=seed)
+        if machine.startswith("reference"):
+            graph = explicit(graph, seed)
+        instance = make_instance(graph, topology)
+        assert_equal(instance, play(instance, random_weights(instance, seed), seeds=3))
+
+
+def explicit(graph: Graph, seed: int) -> Graph:
+    """The same graph with costs of its own."""
+    rng, columns = np.random.default_rng(seed), graph.columns()
+    columns["exec_s"] = rng.random(graph.num_vertices)
+    columns["transfer_s"] = rng.random(graph.num_tensors)
+    return build_graph(**columns)
+
+
+def test_a_graph_of_inputs_only_is_done_at_once() -> None:
+    g = GraphBuilder("inputs")
+    g.input("x", output_bytes=1.0)
+    instance = make_instance(g.build(), Topology.preset("p100x4"))
+    assert Episode(instance).done
+    rollouts = Roller(instance).play(random_weights(instance), Sampling(), np.arange(2))
+    assert rollouts.order.shape == (2, 0)

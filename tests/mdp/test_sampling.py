@@ -1,0 +1,233 @@
+"""How actions follow from scores: lotteries, greed, chance, force and the critical-path rule."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mdp.playing import (
+    assert_frequencies,
+    graph_of,
+    no_opinion,
+    play,
+    random_weights,
+    replay,
+    softmax,
+    unequal_pair,
+    uniform,
+    with_scores,
+)
+from strategies import graphs, topologies
+
+from doppler.arrays import FloatArray
+from doppler.cost import DefaultCostModel
+from doppler.mdp import DEVICE_FEATURES, Instance, make_instance
+from doppler.mdp.kernel import Weights
+from doppler.mdp.rollout import GREEDY, MIN_PART, Roller, Sampling
+from doppler.placers.list_reference import place_by_rank
+from doppler.placers.list_rules import RankRule, flatten
+from doppler.programs import random_dag
+from doppler.topology import Topology
+
+MANY = 20_000
+
+
+def loose(count: int = 4, num_devices: int = 2) -> Instance:
+    """Vertices without edges: all are candidates from the beginning."""
+    return make_instance(graph_of([1.0] * count), uniform(num_devices))
+
+
+def larger() -> tuple[Instance, Weights]:
+    instance = make_instance(random_dag(vertices=60, depth=6, seed=3), Topology.preset("p100x4"))
+    return instance, random_weights(instance, 3)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.4])
+def test_vertices_are_drawn_by_the_softmax_over_the_candidates(temperature: float) -> None:
+    scores = [0.0, 1.0, 0.5, -1.0]
+    instance = loose()
+    weights = with_scores(no_opinion(instance), scores)
+    sampling = Sampling(select_temperature=temperature)
+    order = play(instance, weights, sampling, seeds=MANY).record.order
+    assert_frequencies(order[:, 0], softmax(np.array(scores), temperature))
+    second = order[order[:, 0] == 1, 1]  # the lottery among the three that are left
+    left = np.array([0.0, -np.inf, 0.5, -1.0])
+    assert_frequencies(second, softmax(left, temperature))
+
+
+def test_candidates_far_below_the_best_vertex_are_drawn_by_their_softmax() -> None:
+    """Beside the weight of a vertex that is no candidate theirs are nothing, but not zero."""
+    instance = make_instance(graph_of([1.0] * 3, {(0, 2): 1.0, (1, 2): 1.0}), uniform(2))
+    weights = with_scores(no_opinion(instance), [-2000.0, -2001.0, 0.0])
+    order = play(instance, weights, seeds=MANY).record.order
+    assert_frequencies(order[:, 0], softmax(np.array([0.0, -1.0, -np.inf])))
+    assert (order[:, 2] == 2).all()
+
+
+def last_logits(instance: Instance, weights: Weights) -> FloatArray:
+    """PLC's logits for the last vertex that it placed, greedily."""
+    return play(instance, weights, GREEDY).state.logits
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.4])
+def test_devices_are_drawn_by_the_softmax_of_their_logits(temperature: float) -> None:
+    instance = make_instance(graph_of([[1.0, 2.0, 4.0]]), uniform(3))
+    weights = random_weights(instance, 1)
+    logits = last_logits(instance, weights)
+    assert len(set(logits.tolist())) == 3
+    sampling = Sampling(place_temperature=temperature)
+    devices = play(instance, weights, sampling, seeds=MANY).record.devices
+    assert_frequencies(devices[:, 0], softmax(logits, temperature))
+
+
+def test_epsilon_makes_a_part_of_the_actions_random() -> None:
+    instance = make_instance(graph_of([[1.0, 2.0, 4.0]] * 4), uniform(3))
+    weights = with_scores(random_weights(instance, 1), [0.0, 9.0, 0.0, 0.0])
+    for epsilon in (0.3, 1.0):
+        record = play(instance, weights, replace(GREEDY, epsilon=epsilon), seeds=MANY).record
+        expected = np.full(4, epsilon / 4)
+        expected[1] += 1 - epsilon
+        assert_frequencies(record.order[:, 0], expected)
+    single = make_instance(graph_of([[1.0, 2.0, 4.0]]), uniform(3))
+    weights = random_weights(single, 1)
+    best = int(np.argmax(last_logits(single, weights)))
+    record = play(single, weights, replace(GREEDY, epsilon=0.3), seeds=MANY).record
+    expected = np.full(3, 0.1)
+    expected[best] += 0.7
+    assert_frequencies(record.devices[:, 0], expected)
+
+
+def test_the_greedy_take_the_best_and_of_equals_the_lowest_id() -> None:
+    instance = loose(5, num_devices=3)
+    weights = with_scores(no_opinion(instance), [0.0, 1.0, 0.0, 2.0, 1.0])
+    record = play(instance, weights, GREEDY, seeds=3).record
+    assert record.order.tolist() == [[3, 1, 4, 0, 2]] * 3
+    assert (record.devices == 0).all()
+
+
+def test_forced_devices_change_neither_order_nor_chance() -> None:
+    instance, weights = larger()
+    free = play(instance, weights, seeds=4).record
+    rng = np.random.default_rng(0)
+    forced = np.where(rng.random(free.devices.shape) < 0.5, rng.integers(4, size=(4, 60)), -1)
+    record = play(instance, weights, seeds=4, forced=forced).record
+    assert record.order.tolist() == free.order.tolist()
+    assert (record.devices[forced >= 0] == forced[forced >= 0]).all()
+    again = play(instance, weights, seeds=4, forced=record.devices).record
+    np.testing.assert_array_equal(again.features, record.features)
+
+
+def by_critical_path(instance: Instance, weights: Weights, seed: int) -> None:
+    """The rule of the teacher, given the same luck, plans and places the same."""
+    rule = replace(GREEDY, place_early=True)
+    played = play(instance, weights, rule, seeds=np.array([seed]))
+    order, devices = played.record.order[0], played.record.devices[0]
+    draws = np.zeros(instance.graph.num_vertices)
+    for episode, v in replay(instance, order, devices):
+        starts = [
+            max(min(episode.slot_free_s[d]), episode.arrival_s(v, d))
+            for d in range(instance.num_devices)
+        ]
+        best = [d for d, start in enumerate(starts) if start == min(starts)]
+        assert devices[v] in best
+        draws[instance.vertices[v]] = (best.index(devices[v]) + 0.5) / len(best)
+    graph, topology = instance.graph, instance.topology
+    problem = flatten(graph, topology, DefaultCostModel().costs(graph, topology))
+    inputs = np.flatnonzero(graph.is_input)
+    by_score = instance.vertices[np.argsort(-weights.score, kind="stable")]
+    sequence = np.concatenate([by_score, inputs])
+    plan = place_by_rank(problem, RankRule(sequence, np.zeros(problem.exec_s.shape), draws))
+    assert plan.order.tolist() == instance.vertices[order].tolist()
+    assert plan.devices.tolist() == instance.expand(devices).tolist()
+    assert plan.end_s[instance.vertices].tolist() == played.state.end_s.tolist()
+
+
+@settings(max_examples=100)
+@given(data=st.data(), seed=st.integers(0, 99))
+def test_placing_early_is_the_rule_of_the_critical_path(data: st.DataObject, seed: int) -> None:
+    topology = data.draw(topologies())
+    graph = data.draw(graphs(max_vertices=12, num_devices=topology.num_devices))
+    instance = make_instance(graph, topology)
+    by_critical_path(instance, with_bottom_levels(instance), seed)
+
+
+def with_bottom_levels(instance: Instance) -> Weights:
+    return no_opinion(instance)._replace(score=instance.tables.bottom_s.copy())
+
+
+@pytest.mark.parametrize("machine", ["p100x4", "a100x2-t4x2"])
+def test_placing_early_on_larger_graphs(machine: str) -> None:
+    for seed in range(4):
+        graph = random_dag(vertices=80, depth=4 + 4 * seed, seed=seed)
+        instance = make_instance(graph, Topology.preset(machine))
+        by_critical_path(instance, with_bottom_levels(instance), seed)
+
+
+def test_placing_early_breaks_ties_at_random() -> None:
+    instance = loose(1, num_devices=3)
+    rule = Sampling(place_early=True)
+    devices = play(instance, no_opinion(instance), rule, seeds=MANY).record.devices
+    assert_frequencies(devices[:, 0], np.full(3, 1 / 3))
+
+
+def test_what_is_recorded_as_early_is_early() -> None:
+    """The labels of Stage I: zero exactly where a vertex can begin first."""
+    instance = make_instance(graph_of([[2, 3], [4, 2]], {(0, 1): 4.0}), unequal_pair())
+    record = play(instance, no_opinion(instance), GREEDY).record
+    extra = record.features[0, :, :, DEVICE_FEATURES.index("extra_start")]
+    assert (extra <= 0).tolist() == [[True, True], [True, False]]
+
+
+@pytest.mark.parametrize("threads", [2, 3, 7])
+def test_any_number_of_threads_plays_the_same(threads: int) -> None:
+    instance, weights = larger()
+    seeds = np.arange(5 * MIN_PART + 3) * 7
+    alone = Roller(instance).play(weights, Sampling(epsilon=0.1), seeds)
+    together = Roller(instance, threads=threads).play(weights, Sampling(epsilon=0.1), seeds)
+    for name in ("order", "devices", "features", "candidates"):
+        np.testing.assert_array_equal(getattr(alone, name), getattr(together, name), name)
+
+
+def test_an_episode_depends_on_its_own_seed_only() -> None:
+    instance, weights = larger()
+    roller, seeds = Roller(instance), np.arange(6)
+    all_at_once = roller.play(weights, Sampling(), seeds)
+    assert len({row.tobytes() for row in all_at_once.order}) == 6
+    backwards = roller.play(weights, Sampling(), seeds[::-1])
+    np.testing.assert_array_equal(all_at_once.devices, backwards.devices[::-1])
+    one = roller.play(weights, Sampling(), seeds[4:5], record=False)
+    assert one.devices[0].tolist() == all_at_once.devices[4].tolist()
+    assert one.features.shape[0] == one.candidates.shape[0] == 0
+
+
+def test_there_is_room_for_all_candidates() -> None:
+    instance = loose(40)
+    weights = random_weights(instance)
+    rollouts = Roller(instance).play(weights, Sampling(), np.arange(2))
+    assert rollouts.candidates.shape == (2, 40, 40)
+    assert sorted(rollouts.candidates[1, 0]) == list(range(40))
+    assert rollouts.candidates[1, 39].tolist() == [rollouts.order[1, 39]] + [-1] * 39
+
+
+def test_a_roller_plays_policies_of_any_width_one_after_the_other() -> None:
+    instance, _ = larger()
+    roller = Roller(instance)
+    for width, depth in ((6, 3), (40, 20), (2, 1)):
+        weights = random_weights(instance, width=width, depth=depth)
+        mine = roller.play(weights, Sampling(), np.arange(3))
+        fresh = Roller(instance).play(weights, Sampling(), np.arange(3))
+        np.testing.assert_array_equal(mine.devices, fresh.devices)
+
+
+def test_forced_devices_may_be_laid_out_in_any_way() -> None:
+    instance, weights = larger()
+    forced = np.asfortranarray(np.random.default_rng(0).integers(4, size=(20, 60)))
+    rollouts = Roller(instance, threads=2).play(weights, Sampling(), np.arange(20), forced=forced)
+    np.testing.assert_array_equal(rollouts.devices, forced)
+
+
+def test_no_seeds_no_episodes() -> None:
+    instance, weights = larger()
+    rollouts = Roller(instance, threads=2).play(weights, Sampling(), np.arange(0))
+    assert rollouts.order.shape == (0, 60)

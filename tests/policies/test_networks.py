@@ -1,0 +1,351 @@
+"""The networks against loops that follow the equations, and under other numberings."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mdp.playing import graph_of, play, replay, softmax, uniform
+from strategies import graphs, topologies
+
+from doppler.arrays import IntArray
+from doppler.cost import DefaultCostModel
+from doppler.graph import Graph, build_graph
+from doppler.graph.levels import Levels
+from doppler.mdp import FEATURE_SETS, Instance, make_instance
+from doppler.mdp.features import DEVICE_FEATURES
+from doppler.mdp.kernel import Weights
+from doppler.mdp.rollout import GREEDY, Roller, Sampling
+from doppler.programs import random_dag
+from doppler.topology import Topology
+
+torch = pytest.importorskip("torch")
+
+from torch import Tensor  # noqa: E402
+from torch.nn.functional import leaky_relu  # noqa: E402
+
+from doppler.errors import ConfigError, UnknownNameError  # noqa: E402
+from doppler.policies import plc  # noqa: E402
+from doppler.policies.dual import DualPolicy, PolicyConfig, Scores, make_policy  # noqa: E402
+from doppler.policies.inputs import Inputs, doubled, make_inputs, path_sums  # noqa: E402
+
+CLOSE = {"rtol": 1e-4, "atol": 1e-5}
+
+
+def small_policy(features: str = "default", *, seed: int = 0, rounds: int = 2) -> DualPolicy:
+    return make_policy(PolicyConfig(width=8, rounds=rounds, features=features), seed)
+
+
+def scored(policy: DualPolicy, instance: Instance) -> Scores:
+    with torch.no_grad():
+        scores: Scores = policy(make_inputs(instance))
+    return scores
+
+
+def weights_of(policy: DualPolicy, scores: Scores) -> Weights:
+    return Weights(**policy.arrays(scores))
+
+
+def larger(machine: str = "a100x2-t4x2", seed: int = 0) -> Instance:
+    return make_instance(random_dag(vertices=50, depth=6, seed=seed), Topology.preset(machine))
+
+
+def paths(instance: Instance) -> tuple[Levels, Levels]:
+    """Longest paths to an entry and to an exit, as the graph knows them."""
+    graph, topology = instance.graph, instance.topology
+    costs = DefaultCostModel().costs(graph, topology)
+    return costs.top_levels(graph, topology), costs.bottom_levels(graph, topology)
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+def test_sums_along_paths_equal_a_walk_along_each(data: st.DataObject) -> None:
+    topology = data.draw(topologies())
+    instance = make_instance(
+        data.draw(graphs(max_vertices=14, num_devices=topology.num_devices)), topology
+    )
+    inputs = make_inputs(instance)
+    values = np.random.default_rng(0).normal(size=(instance.graph.num_vertices, 3))
+    ours = torch.as_tensor(values[instance.vertices])
+    for levels, jumps, length in zip(
+        paths(instance),
+        (inputs.entry_paths, inputs.exit_paths),
+        (inputs.entry_length, inputs.exit_length),
+        strict=True,
+    ):
+        walks = [levels.path(v) for v in instance.vertices.tolist()]
+        expected = np.array([values[walk].sum(axis=0) for walk in walks]).reshape(-1, 3)
+        np.testing.assert_allclose(path_sums(ours, jumps).numpy(), expected, atol=1e-12)
+        assert length[:, 0].tolist() == [len(walk) for walk in walks]
+
+
+def test_sums_along_a_long_path_take_few_steps() -> None:
+    jumps = doubled(torch.tensor([*range(1, 1000), -1]))
+    assert len(jumps) == 10
+    sums = path_sums(torch.ones(1000, 1), jumps)
+    assert sums[:, 0].tolist() == list(range(1000, 0, -1))
+
+
+def spread(columns: np.ndarray) -> Tensor:
+    return torch.as_tensor(np.concatenate([np.log1p(columns), np.sqrt(columns)], axis=1))
+
+
+def embeddings(policy: DualPolicy, instance: Instance) -> tuple[Tensor, Tensor]:
+    """H and Z, by a loop over the vertices and their neighbours."""
+    x, edges = spread(instance.vertex_features), spread(instance.edge_features)
+    h = policy.encoder.embed(x)
+    pairs = list(zip(*instance.edges.tolist(), strict=True))
+    for one in policy.encoder.rounds:
+        width = h.shape[1]
+        ends, edge = one.ends.weight.chunk(4), one.edge.weight.chunk(2)
+        bias = one.ends.bias.chunk(4)
+        rows = []
+        for v in range(len(h)):
+            received, returned = torch.zeros(width), torch.zeros(width)
+            for e, (producer, reader) in enumerate(pairs):
+                if reader == v:
+                    message = ends[0] @ h[producer] + bias[0] + ends[1] @ h[v] + bias[1]
+                    received += leaky_relu(message + edge[0] @ edges[e])
+                if producer == v:
+                    message = ends[2] @ h[reader] + bias[2] + ends[3] @ h[v] + bias[3]
+                    returned += leaky_relu(message + edge[1] @ edges[e])
+            update = leaky_relu(one.update(torch.cat([h[v], received, returned])))
+            rows.append(one.norm(h[v] + update))
+        h = torch.stack(rows)
+    return h, policy.features(x)
+
+
+@pytest.mark.parametrize("rounds", [0, 1, 3])
+def test_the_encoder_and_sel_follow_their_equations(rounds: int) -> None:
+    instance, policy = larger(), small_policy(rounds=rounds)
+    with torch.no_grad():
+        h, z = embeddings(policy, instance)
+        encoded = policy.encoder(make_inputs(instance))
+        np.testing.assert_allclose(encoded.numpy(), h.numpy(), **CLOSE)
+        index = {v: i for i, v in enumerate(instance.vertices.tolist())}
+        expected = []
+        for v in instance.vertices.tolist():
+            means = [
+                h[[index[u] for u in levels.path(v)]].mean(dim=0) for levels in paths(instance)
+            ]
+            row = torch.cat([h[index[v]], *means, z[index[v]]])
+            expected.append(float(policy.select.head(row)))
+    assert len(set(expected)) > 40
+    np.testing.assert_allclose(scored(policy, instance).select.numpy(), expected, **CLOSE)
+
+
+def logits_by_hand(
+    policy: DualPolicy, instance: Instance, order: IntArray, devices: IntArray
+) -> np.ndarray:
+    """(n, D) PLC's logits at each step, from the equation of `Place`."""
+    place = policy.place
+    columns = [DEVICE_FEATURES.index(name) for name in FEATURE_SETS[policy.config.features]]
+    n, num_devices = instance.num_vertices, instance.num_devices
+    h = policy.encoder(make_inputs(instance))
+    z = policy.features(make_inputs(instance).vertices)
+    table = torch.zeros(n, num_devices)
+    for step, (episode, v) in enumerate(replay(instance, order, devices)):
+        seen = torch.as_tensor(episode.device_features(v), dtype=torch.float32)
+        for d in range(num_devices):
+            here = np.flatnonzero(episode.devices == d)
+            h_d = h[here].sum(dim=0) * num_devices / n
+            layer = place.vertex(torch.cat([h[v], z[v]])) + place.placed(h_d)
+            layer = layer + place.feature(seen[d, columns])
+            table[step, d] = place.out(leaky_relu(place.hidden(leaky_relu(layer))))
+    return table.numpy()
+
+
+@pytest.mark.parametrize("features", ["paper", "default"])
+@pytest.mark.parametrize("machine", ["reference:1", "cpu2", "a100x2-t4x2", "v100x8"])
+def test_teacher_forced_logits_equal_those_of_each_step(features: str, machine: str) -> None:
+    policy = small_policy(features)
+    instance = larger(machine) if ":" not in machine else make_instance(chain(), uniform(1))
+    scores = scored(policy, instance)
+    rollouts = Roller(instance).play(weights_of(policy, scores), Sampling(), np.arange(2))
+    order, devices = torch.as_tensor(rollouts.order), torch.as_tensor(rollouts.devices)
+    with torch.no_grad():
+        logits = policy.place(
+            scores.place, order, devices.gather(1, order), torch.as_tensor(rollouts.features)
+        ).numpy()
+        assert logits.shape == (2, instance.num_vertices, instance.num_devices)
+        for b in range(2):
+            expected = logits_by_hand(policy, instance, rollouts.order[b], rollouts.devices[b])
+            np.testing.assert_allclose(logits[b], expected, **CLOSE)
+    assert instance.num_devices == 1 or logits.std(axis=2).max() > 1e-3
+
+
+def test_logits_do_not_depend_on_how_many_are_computed_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    instance, policy = larger(), small_policy()
+    scores = scored(policy, instance)
+    rollouts = Roller(instance).play(weights_of(policy, scores), Sampling(), np.arange(5))
+    order, devices = torch.as_tensor(rollouts.order), torch.as_tensor(rollouts.devices)
+    arguments = (scores.place, order, devices.gather(1, order), torch.as_tensor(rollouts.features))
+    with torch.no_grad():
+        whole = policy.place(*arguments)
+        monkeypatch.setattr(plc, "CHUNK", 2 * 50 * 4)
+        parts = policy.place(*arguments)
+    np.testing.assert_allclose(whole.numpy(), parts.numpy(), **CLOSE)
+
+
+def chain() -> Graph:
+    return graph_of([1.0, 2.0, 3.0], {(0, 1): 1.0, (1, 2): 1.0})
+
+
+@pytest.mark.parametrize("features", ["paper", "default"])
+def test_the_kernel_draws_from_the_teacher_forced_logits(features: str) -> None:
+    """With all devices forced but one vertex's, what is left in memory are its logits."""
+    instance, policy = larger(), small_policy(features)
+    scores = scored(policy, instance)
+    weights = weights_of(policy, scores)
+    record = play(instance, weights).record
+    order, devices = torch.as_tensor(record.order), torch.as_tensor(record.devices)
+    with torch.no_grad():
+        logits = policy.place(
+            scores.place, order, devices.gather(1, order), torch.as_tensor(record.features)
+        )[0].numpy()
+    for step, vertex in enumerate(record.order[0].tolist()):
+        forced = record.devices.copy()
+        forced[0, vertex] = -1
+        sampling = Sampling(place_temperature=0.0)  # the same order; the best device
+        played = play(instance, weights, sampling, forced=forced)
+        np.testing.assert_allclose(played.state.logits, logits[step], **CLOSE)
+        assert played.record.devices[0, vertex] == np.argmax(played.state.logits)
+        warm = play(instance, weights, Sampling(place_temperature=0.5), forced=forced)
+        shares = warm.state.logits / warm.state.logits.sum()
+        np.testing.assert_allclose(shares, softmax(logits[step], 0.5), **CLOSE)
+
+
+def test_the_kernel_selects_by_the_scores() -> None:
+    instance, policy = larger(), small_policy()
+    scores = scored(policy, instance)
+    select = scores.select.numpy()
+    (order,) = play(instance, weights_of(policy, scores), GREEDY).record.order
+    for episode, vertex in replay(instance, order, np.zeros(50, np.int64)):
+        assert select[vertex] == select[episode.candidates].max()
+
+
+def renumbered(graph: Graph, new: IntArray) -> Graph:
+    """The same graph with vertex v called new[v], and its tensors shuffled."""
+    back, rng = np.argsort(new), np.random.default_rng(1)
+    tensors = rng.permutation(graph.num_tensors)  # old tensor of each new one
+    now = np.argsort(tensors)
+    return build_graph(
+        name=graph.name,
+        kinds=[graph.kinds[v] for v in back],
+        flops=graph.flops[back],
+        touched_bytes=graph.touched_bytes[back],
+        dtypes=[graph.dtypes[v] for v in back],
+        tensor_producer=new[graph.tensor_producer[tensors]],
+        tensor_bytes=graph.tensor_bytes[tensors],
+        edge_tensor=now[graph.edge_tensor],
+        edge_reader=new[graph.edge_reader],
+    )
+
+
+def untied(seed: int) -> Graph:
+    """A random graph no two of whose paths are equally long."""
+    columns, rng = (
+        random_dag(vertices=50, depth=6, seed=seed).columns(),
+        np.random.default_rng(seed),
+    )
+    for name in ("flops", "touched_bytes", "tensor_bytes"):
+        columns[name] = columns[name] * (1 + rng.random(len(columns[name])))
+    return build_graph(**columns)
+
+
+def place_logits(policy: DualPolicy, instance: Instance, order: IntArray, devices: IntArray):
+    """(n, D) PLC's logits when vertices come in an order and go to given devices."""
+    scores = scored(policy, instance)
+    features = [e.device_features(v) for e, v in replay(instance, order, devices)]
+    with torch.no_grad():
+        return policy.place(
+            scores.place,
+            torch.as_tensor(order)[None],
+            torch.as_tensor(devices[order])[None],
+            torch.as_tensor(np.array(features, np.float32))[None],
+        )[0].numpy()
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_other_numbers_for_vertices_change_nothing(seed: int) -> None:
+    graph, topology, policy = untied(seed), Topology.preset("a100x2-t4x2"), small_policy(seed=seed)
+    new = np.random.default_rng(seed).permutation(graph.num_vertices)
+    one, other = make_instance(graph, topology), make_instance(renumbered(graph, new), topology)
+    to = np.searchsorted(other.vertices, new[one.vertices])  # of assigned ones among themselves
+    assert sorted(to) == list(range(50))
+    assert to.tolist() != list(range(50))
+    with torch.no_grad():
+        np.testing.assert_allclose(
+            policy.encoder(make_inputs(one)).numpy(),
+            policy.encoder(make_inputs(other)).numpy()[to],
+            **CLOSE,
+        )
+    mine, theirs = scored(policy, one), scored(policy, other)
+    np.testing.assert_allclose(mine.select.numpy(), theirs.select.numpy()[to], **CLOSE)
+    (order,) = play(one, weights_of(policy, mine)).record.order
+    devices = np.random.default_rng(seed).integers(4, size=50)
+    moved = np.zeros_like(devices)
+    moved[to] = devices
+    np.testing.assert_allclose(
+        place_logits(policy, one, order, devices),
+        place_logits(policy, other, to[order], moved),
+        **CLOSE,
+    )
+
+
+def test_other_numbers_for_equal_devices_change_nothing() -> None:
+    rng, policy = np.random.default_rng(0), small_policy()
+    edges = {(i, j): float(rng.random()) for i in range(12) for j in range(i + 1, 12, 3)}
+    instance = make_instance(graph_of(rng.random(12).tolist(), edges), uniform(4))
+    devices, to = rng.integers(4, size=12), np.array([2, 0, 3, 1])
+    order = np.arange(12)
+    mine = place_logits(policy, instance, order, devices)
+    theirs = place_logits(policy, instance, order, to[devices])
+    np.testing.assert_allclose(mine, theirs[:, to], **CLOSE)
+    assert abs(mine - theirs).max() > 1e-3
+
+
+@pytest.mark.parametrize("num_devices", [1, 2, 3, 7, 16])
+def test_one_policy_for_any_number_of_devices(num_devices: int) -> None:
+    policy = small_policy()
+    instance = make_instance(chain(), uniform(num_devices))
+    rollouts = Roller(instance).play(
+        weights_of(policy, scored(policy, instance)), Sampling(), np.arange(200)
+    )
+    assert sorted(set(rollouts.devices.flat)) == list(range(num_devices))
+
+
+def test_the_same_seed_makes_the_same_policy_and_leaves_torchs_generator_alone() -> None:
+    before = torch.random.get_rng_state()
+    one, same, other = (small_policy(seed=seed) for seed in (1, 1, 2))
+    assert torch.equal(before, torch.random.get_rng_state())
+    name = "place.vertex.weight"
+    assert torch.equal(one.state_dict()[name], same.state_dict()[name])
+    assert not torch.equal(one.state_dict()[name], other.state_dict()[name])
+
+
+def test_policies_of_no_shape_are_refused() -> None:
+    for bad in ({"width": 1}, {"rounds": -1}):
+        with pytest.raises(ConfigError):
+            PolicyConfig(**bad)
+    with pytest.raises(UnknownNameError, match="did you mean `paper`"):
+        PolicyConfig(features="papers")
+
+
+def test_a_graph_without_edges_and_gradients_everywhere() -> None:
+    """Every weight matters to some log-probability, so every weight can learn."""
+    policy, instance = small_policy(), larger()
+    scores = policy(make_inputs(instance))
+    rollouts = Roller(instance).play(weights_of(policy, scores), Sampling(), np.arange(2))
+    order, devices = torch.as_tensor(rollouts.order), torch.as_tensor(rollouts.devices)
+    logits = policy.place(
+        scores.place, order, devices.gather(1, order), torch.as_tensor(rollouts.features)
+    )
+    (logits.log_softmax(2).pow(2).sum() + scores.select.log_softmax(0).pow(2).sum()).backward()
+    for name, parameter in policy.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.abs().max() > 0, name
+    lonely: Inputs = make_inputs(make_instance(graph_of([1.0, 2.0]), uniform(2)))
+    assert lonely.num_vertices == 2
+    assert torch.isfinite(policy(lonely).select).all()

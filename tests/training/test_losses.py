@@ -1,0 +1,73 @@
+"""Log-probabilities of what episodes did, against the lotteries they were drawn from."""
+
+import numpy as np
+import pytest
+from mdp.playing import softmax
+
+from doppler.mdp import Instance, make_instance
+from doppler.mdp.kernel import Weights
+from doppler.mdp.rollout import Roller, Rollouts, Sampling
+from doppler.programs import random_dag
+from doppler.topology import Topology
+
+torch = pytest.importorskip("torch")
+
+from doppler.policies.dual import DualPolicy, PolicyConfig, Scores, make_policy  # noqa: E402
+from doppler.policies.inputs import make_inputs  # noqa: E402
+from doppler.training.losses import (  # noqa: E402
+    chosen,
+    entropy,
+    place_log_probs,
+    select_log_probs,
+)
+
+
+def played() -> tuple[Instance, DualPolicy, Scores, Rollouts]:
+    instance = make_instance(random_dag(vertices=30, depth=5, seed=0), Topology.preset("p100x4"))
+    policy = make_policy(PolicyConfig(width=8, rounds=1), 0)
+    scores = policy(make_inputs(instance))
+    rollouts = Roller(instance).play(Weights(**policy.arrays(scores)), Sampling(), np.arange(3))
+    return instance, policy, scores, rollouts
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_selections(temperature: float) -> None:
+    _, _, scores, rollouts = played()
+    found = select_log_probs(scores, rollouts, temperature).detach().exp().numpy()
+    values = scores.select.detach().numpy()
+    for b, step in np.ndindex(rollouts.order.shape):
+        row = rollouts.candidates[b, step]
+        kept = row[row >= 0]
+        expected = softmax(values[kept].astype(np.float64), temperature)
+        np.testing.assert_allclose(found[b, step, : len(kept)], expected, rtol=1e-4)
+        assert (found[b, step, len(kept) :] == 0).all()
+        assert row[0] == rollouts.order[b, step]
+
+
+def test_the_device_that_was_chosen() -> None:
+    _, policy, scores, rollouts = played()
+    table = place_log_probs(policy, scores, rollouts, 0.5).detach()
+    np.testing.assert_allclose(table.exp().sum(dim=2).numpy(), 1.0, rtol=1e-5)
+    picked = chosen(table, rollouts).numpy()
+    for b, step in np.ndindex(rollouts.order.shape):
+        device = rollouts.devices[b, rollouts.order[b, step]]
+        assert picked[b, step] == float(table[b, step, device])
+    cold = place_log_probs(policy, scores, rollouts)
+    np.testing.assert_allclose((2 * cold).log_softmax(2).detach(), table, atol=1e-5)
+
+
+def test_entropy_of_lotteries_known_by_heart() -> None:
+    never = -torch.inf
+    lots = torch.tensor([[[0.0, 0.0, never, never], [0.0, never, never, never], [0.0] * 4]])
+    found = entropy(lots.log_softmax(dim=2))
+    assert found[0].tolist() == pytest.approx(np.log([2, 1, 4]).tolist(), abs=1e-6)
+
+
+def test_gradients_are_finite_where_choices_are_impossible() -> None:
+    _, policy, scores, rollouts = played()
+    select = select_log_probs(scores, rollouts)
+    place = place_log_probs(policy, scores, rollouts)
+    (entropy(select).sum() + entropy(place).sum() + select[..., 0].sum()).backward()
+    for name, parameter in policy.named_parameters():
+        assert parameter.grad is not None, name
+        assert torch.isfinite(parameter.grad).all(), name
