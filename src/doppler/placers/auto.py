@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from importlib.util import find_spec
 from math import inf
+from pathlib import Path
 from time import monotonic
 
 import numpy as np
@@ -13,6 +14,7 @@ from doppler.graph.graph import Graph
 from doppler.placers.answer import Answer, Member
 from doppler.placers.base import Placer, assign
 from doppler.placers.bounds import ROUNDING, is_optimal, lower_bounds
+from doppler.placers.doppler import DopplerPlacer
 from doppler.placers.registry import make_placer
 from doppler.placers.search import INSTANT, SearchConfig, search, warm_up
 from doppler.progress import track
@@ -29,6 +31,8 @@ EXACT_MOST_S = 3600.0  # however long the budget is
 class AutoPlacer:
     """The best of the instant heuristics, of an exact solver if small, and of search from there.
 
+    With a policy, search begins at its best assignment where that is better.
+
     Stops early where the makespan reaches a lower bound, so that nothing can be better.
     """
 
@@ -40,6 +44,7 @@ class AutoPlacer:
         *,
         evaluations: int | None = None,
         instant: tuple[str, ...] = INSTANT,
+        learned: DopplerPlacer | None = None,
     ) -> None:
         """`evaluations` bounds the search instead of seconds, so that runs repeat.
 
@@ -48,6 +53,13 @@ class AutoPlacer:
         if not seconds > 0:
             raise ConfigError(f"seconds is {seconds}, must be positive")
         self.seconds, self.evaluations, self.instant = seconds, evaluations, instant
+        self.learned = learned
+
+    @classmethod
+    def from_path(cls, path: str | Path, *, seconds: float | None = None) -> "AutoPlacer":
+        """One with the policy of a training run, or of a checkpoint, in its portfolio."""
+        learned = DopplerPlacer.from_path(path)
+        return cls(seconds, learned=learned) if seconds else cls(learned=learned)
 
     @classmethod
     def with_budget(cls, seconds: float) -> "AutoPlacer":
@@ -86,6 +98,8 @@ class AutoPlacer:
             if monotonic() > end and portfolio.found and not repeatable:
                 return
             portfolio.ask(make_placer(name))
+        if self.learned is not None:
+            portfolio.ask(self.learned)
         if not portfolio.found:
             raise DopplerError(
                 "no placer found an assignment", hint=portfolio.members[0].error or None

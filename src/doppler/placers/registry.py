@@ -3,7 +3,7 @@
 from importlib import import_module
 
 from doppler.assignment import Assignment
-from doppler.errors import UnknownNameError
+from doppler.errors import ConfigError, UnknownNameError
 from doppler.graph.graph import Graph
 from doppler.placers.answer import ask
 from doppler.placers.base import Placer
@@ -33,21 +33,35 @@ _PLACERS = {  # name: "module:class"
     "round-robin": "doppler.placers.baselines:RoundRobinPlacer",
     "single": "doppler.placers.baselines:SinglePlacer",
 }
+_LEARNED = {  # those that take a policy: `name:run`, or `name:checkpoint`
+    "auto": "doppler.placers.auto:AutoPlacer",
+    "doppler": "doppler.placers.doppler:DopplerPlacer",
+}
 
 
 def placer_names() -> list[str]:
-    """Names of all placers."""
+    """Names of all placers that need nothing but a graph and a topology."""
     return sorted(_PLACERS)
 
 
 def make_placer(name: str, *, budget_s: float | None = None) -> Placer:
-    """The placer of that name; `budget_s` is for those that search as long as they may."""
-    if name not in _PLACERS:
-        raise UnknownNameError("placer", name, _PLACERS)
-    module, _, cls = _PLACERS[name].partition(":")
+    """The placer of that name; `budget_s` is for those that search as long as they may.
+
+    `doppler:runs/x` places by the policy of a training run, or of a checkpoint; `auto:runs/x` has
+    it in its portfolio.
+    """
+    name, with_policy, path = name.partition(":")
+    known = _LEARNED if with_policy else _PLACERS
+    if name in _LEARNED and name not in known:
+        raise ConfigError(f"placer `{name}` needs a policy", hint=f"as in `{name}:runs/x`")
+    if name not in known:
+        raise UnknownNameError("placer", name, {**_PLACERS, **_LEARNED})
+    module, _, cls = known[name].partition(":")
     kind = getattr(import_module(module), cls)
     placer: Placer
-    if budget_s is not None and hasattr(kind, "with_budget"):
+    if with_policy:
+        placer = kind.from_path(path, seconds=budget_s)
+    elif budget_s is not None and hasattr(kind, "with_budget"):
         placer = kind.with_budget(budget_s)
     else:
         placer = kind()

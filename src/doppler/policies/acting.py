@@ -1,18 +1,14 @@
 """Actor: a policy at work on one instance."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from doppler.arrays import IntArray
 from doppler.mdp.instance import Instance
 from doppler.mdp.rollout import NOTHING_FORCED, Roller, Rollouts, Sampling
-from doppler.policies.dual import DualPolicy, Scores
+from doppler.policies.dual import DualPolicy, PolicyConfig, Scores
 from doppler.policies.inputs import make_inputs
-
-if TYPE_CHECKING:
-    from doppler.mdp.kernel import Weights
 
 
 class Actor:
@@ -36,22 +32,22 @@ class Actor:
         *,
         forced: IntArray = NOTHING_FORCED,
         record: bool = True,
+        config: PolicyConfig | None = None,
     ) -> Rollouts:
-        """One episode per seed; `scores` are the policy's on this instance's inputs."""
-        if not policy.config.select:
-            sampling = replace(sampling, select_temperature=0.0)
-        if not policy.config.place:
-            sampling = replace(sampling, place_early=True)
-        weights = self._weights(policy, scores)
-        return self.roller.play(weights, sampling, seeds, forced=forced, record=record)
+        """One episode per seed; `scores` are the policy's on this instance's inputs.
 
-    def _weights(self, policy: DualPolicy, scores: Scores) -> "Weights":
+        `config` replaces the policy's own in saying who selects and who places.
+        """
         from doppler.mdp.kernel import Weights
 
-        arrays = policy.arrays(scores)
-        if not policy.config.select:
+        config, arrays = config or policy.config, policy.arrays(scores)
+        if not config.select:
+            sampling = replace(sampling, select_temperature=0.0)
             arrays["score"] = self.instance.tables.bottom_s
-        return Weights(**arrays)
+        if not config.place:
+            sampling = replace(sampling, place_early=True)
+        weights = Weights(**arrays)
+        return self.roller.play(weights, sampling, seeds, forced=forced, record=record)
 
 
 def episode_seeds(seed: int, stage: int, number: int, count: int) -> IntArray:

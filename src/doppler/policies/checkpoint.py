@@ -24,7 +24,7 @@ def save_policy(policy: DualPolicy, path: str | Path, provenance: Mapping[str, A
     """Write a policy, whole or not at all, with JSON values that tell how it came about."""
     path = Path(path)
     tensors = {k: t.detach().cpu().contiguous() for k, t in policy.state_dict().items()}
-    _check_finite(tensors, f"the policy for `{path}`")
+    check_finite(tensors, f"the policy for `{path}`")
     try:
         history = json.dumps(dict(provenance), allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
@@ -39,19 +39,19 @@ def save_policy(policy: DualPolicy, path: str | Path, provenance: Mapping[str, A
         "config": json.dumps(asdict(policy.config)),
         "provenance": history,
     }
-    write_bytes(path, _in_order(save(tensors, metadata)))
+    write_bytes(path, in_order(save(tensors, metadata)))
 
 
 def load_policy(path: str | Path, device: str = "cpu") -> DualPolicy:
     """The policy in a checkpoint, on a torch device."""
     path = Path(path)
-    with _opened(path) as file:
-        config = _config(_metadata(file, path), path)
+    with opened(path) as file:
+        config = _config(checked_metadata(file, path), path)
         names = file.keys()
         tensors = {name: file.get_tensor(name).clone() for name in names}
     policy = _empty(config, tensors, path)
     _check_tensors(tensors, policy.state_dict(), path)
-    _check_finite(tensors, f"`{path}`")
+    check_finite(tensors, f"`{path}`")
     policy.load_state_dict(tensors, assign=True)
     return policy.to(device)
 
@@ -59,11 +59,11 @@ def load_policy(path: str | Path, device: str = "cpu") -> DualPolicy:
 def read_provenance(path: str | Path) -> dict[str, Any]:
     """What a checkpoint says about how its policy came about."""
     path = Path(path)
-    with _opened(path) as file:
-        return _json_object(_metadata(file, path), "provenance", path)
+    with opened(path) as file:
+        return json_object(checked_metadata(file, path), "provenance", path)
 
 
-def _in_order(data: bytes) -> bytes:
+def in_order(data: bytes) -> bytes:
     """A safetensors file with its header sorted, so that the same policy makes the same file."""
     start = 8 + int.from_bytes(data[:8], "little")
     header = json.dumps(json.loads(data[8:start]), sort_keys=True).encode()
@@ -72,7 +72,7 @@ def _in_order(data: bytes) -> bytes:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Any]:
+def opened(path: Path) -> Iterator[Any]:
     """An open safetensors file; a `CheckpointError` where there is none, or a broken one."""
     if not path.is_file():
         found = "is not a file" if path.exists() else "does not exist"
@@ -91,17 +91,20 @@ def _opened(path: Path) -> Iterator[Any]:
         ) from None
 
 
-def _metadata(file: Any, path: Path) -> dict[str, str]:
-    """What the file says about itself, if it is of the format and versions known here."""
+def checked_metadata(
+    file: Any, path: Path, format_name: str = FORMAT, version: int = VERSION, what: str = "policy"
+) -> dict[str, str]:
+    """What an open file says about itself, if it is of that format and of the versions known."""
     metadata: dict[str, str] = file.metadata() or {}
-    if metadata.get("format") != FORMAT:
+    found = metadata.get("format")
+    if found != format_name:
         raise CheckpointError(
-            f"`{path}` holds no policy: `format` is {metadata.get('format')!r}, not {FORMAT!r}",
+            f"`{path}` holds no {what}: `format` is {found!r}, not {format_name!r}",
             hint="a checkpoint is a file that `save_policy` or `dop train` wrote",
         )
-    if metadata.get("version") != str(VERSION):
+    if metadata.get("version") != str(version):
         raise CheckpointError(
-            f"`{path}`: `version` is {metadata.get('version')!r}, this reader knows '{VERSION}'",
+            f"`{path}`: `version` is {metadata.get('version')!r}, this reader knows '{version}'",
             hint="a newer version of doppler may have written it",
         )
     if metadata.get("features_version") != str(FEATURE_VERSION):
@@ -113,7 +116,8 @@ def _metadata(file: Any, path: Path) -> dict[str, str]:
     return metadata
 
 
-def _json_object(metadata: Mapping[str, str], key: str, path: Path) -> dict[str, Any]:
+def json_object(metadata: Mapping[str, str], key: str, path: Path) -> dict[str, Any]:
+    """The JSON object that a file says under a key."""
     try:
         value = json.loads(metadata.get(key, ""))
     except (ValueError, RecursionError):
@@ -126,7 +130,7 @@ def _json_object(metadata: Mapping[str, str], key: str, path: Path) -> dict[str,
 
 
 def _config(metadata: Mapping[str, str], path: Path) -> PolicyConfig:
-    values = _json_object(metadata, "config", path)
+    values = json_object(metadata, "config", path)
     types = {field.name: field.type for field in fields(PolicyConfig)}
     keys = sorted(types.keys() | values.keys())
     wrong = [key for key in keys if type(values.get(key)) is not types.get(key)]
@@ -173,7 +177,7 @@ def _check_tensors(
             )
 
 
-def _check_finite(tensors: Mapping[str, Tensor], owner: str) -> None:
+def check_finite(tensors: Mapping[str, Tensor], owner: str) -> None:
     for name, tensor in tensors.items():
         if not bool(torch.isfinite(tensor).all()):
             raise CheckpointError(

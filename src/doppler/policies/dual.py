@@ -55,7 +55,13 @@ class DualPolicy(nn.Module):
     def forward(self, inputs: Inputs) -> Scores:
         """One pass of message passing: enough for whole episodes (Sec. 4.3)."""
         h, z = self.encoder(inputs), self.features(inputs.vertices)
-        return Scores(self.select(h, z, inputs), self.place.parts(h, z, inputs.num_devices))
+        return Scores(self.select(h, z, inputs), self.place.parts(h, z, inputs.share))
+
+    @torch.no_grad()
+    def scores(self, inputs: Inputs) -> Scores:
+        """The same, for acting only."""
+        found: Scores = self(inputs)
+        return found
 
     def arrays(self, scores: Scores) -> dict[str, np.ndarray]:
         """The fields of `mdp.kernel.Weights`: the policy on one graph as plain matrices."""

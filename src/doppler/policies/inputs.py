@@ -1,21 +1,28 @@
 """Inputs: what the networks read of an instance, as tensors."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from doppler.mdp.features import VERTEX_STATE
 from doppler.mdp.instance import VERTEX_FEATURES, Instance
 
-NUM_VERTEX_COLUMNS = 2 * len(VERTEX_FEATURES)
+NUM_STATE_COLUMNS = len(VERTEX_STATE)
+NUM_VERTEX_COLUMNS = 2 * len(VERTEX_FEATURES) + NUM_STATE_COLUMNS
 NUM_EDGE_COLUMNS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The static part of the state: X_G of Sec. 4.1."""
+    """The state that message passing starts from: X_G of Sec. 4.1.
 
-    vertices: Tensor  # (n, 10) float32, every feature as log1p and as square root
+    Vertices carry the columns of VERTEX_STATE too, as they are when nothing is placed; `with_state`
+    exchanges them.
+    """
+
+    vertices: Tensor  # (n, 13) float32, every feature as log1p and as square root, then the state
     edges: Tensor  # (m, 2) float32, likewise
     source: Tensor  # (m,) int64 producer of each edge
     target: Tensor  # (m,) int64 its reader
@@ -24,11 +31,17 @@ class Inputs:
     entry_length: Tensor  # (n, 1) vertices on the longest path to an entry
     exit_length: Tensor  # (n, 1)
     num_devices: int
+    copies: int = 1  # that this is of a graph, side by side
 
     @property
     def num_vertices(self) -> int:
         """Number of assigned vertices."""
         return len(self.vertices)
+
+    @property
+    def share(self) -> float:
+        """Devices per vertex of one copy."""
+        return self.num_devices * self.copies / max(self.num_vertices, 1)
 
 
 def make_inputs(instance: Instance, device: str = "cpu") -> Inputs:
@@ -38,9 +51,11 @@ def make_inputs(instance: Instance, device: str = "cpu") -> Inputs:
         return torch.as_tensor(array, device=device)
 
     entry, exit_ = doubled(tensor(instance.entry_path)), doubled(tensor(instance.exit_path))
+    state = np.zeros((instance.num_vertices, NUM_STATE_COLUMNS), np.float32)
+    state[:, VERTEX_STATE.index("candidate")] = instance.tables.num_reads == 0
     ones = torch.ones(instance.num_vertices, 1, device=device)
     return Inputs(
-        vertices=_spread(tensor(instance.vertex_features)),
+        vertices=torch.cat([_spread(tensor(instance.vertex_features)), tensor(state)], dim=1),
         edges=_spread(tensor(instance.edge_features)),
         source=tensor(instance.edges[0].copy()),
         target=tensor(instance.edges[1].copy()),
@@ -49,6 +64,34 @@ def make_inputs(instance: Instance, device: str = "cpu") -> Inputs:
         entry_length=path_sums(ones, entry),
         exit_length=path_sums(ones, exit_),
         num_devices=instance.num_devices,
+    )
+
+
+def with_state(inputs: Inputs, state: Tensor) -> Inputs:
+    """The inputs in another state of the episode: (n, 3) the columns of VERTEX_STATE."""
+    static = inputs.vertices[:, :-NUM_STATE_COLUMNS]
+    return replace(inputs, vertices=torch.cat([static, state], dim=1))
+
+
+def replicate(inputs: Inputs, copies: int) -> Inputs:
+    """So many copies of a graph side by side: copy b has the vertices from b * n on."""
+    n = inputs.num_vertices
+    first = n * torch.arange(copies, device=inputs.source.device).unsqueeze(1)  # (copies, 1)
+
+    def moved(jump: Tensor) -> Tensor:
+        return torch.where(jump < n, first + jump, copies * n).flatten()
+
+    return replace(
+        inputs,
+        vertices=inputs.vertices.repeat(copies, 1),
+        edges=inputs.edges.repeat(copies, 1),
+        source=(first + inputs.source).flatten(),
+        target=(first + inputs.target).flatten(),
+        entry_paths=tuple(moved(jump) for jump in inputs.entry_paths),
+        exit_paths=tuple(moved(jump) for jump in inputs.exit_paths),
+        entry_length=inputs.entry_length.repeat(copies, 1),
+        exit_length=inputs.exit_length.repeat(copies, 1),
+        copies=inputs.copies * copies,
     )
 
 

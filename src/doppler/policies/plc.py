@@ -42,9 +42,8 @@ class Place(nn.Module):
         self.hidden = nn.Linear(width, width // 2)
         self.out = nn.Linear(width // 2, 1, bias=False)
 
-    def parts(self, h: Tensor, z: Tensor, num_devices: int) -> Parts:
-        """The first layer's static parts from (n, H) embeddings and features."""
-        share = num_devices / max(len(h), 1)
+    def parts(self, h: Tensor, z: Tensor, share: float) -> Parts:
+        """The first layer's static parts from (n, H) embeddings and features; `share` is D / n."""
         return Parts(self.vertex(torch.cat([h, z], dim=1)), self.placed(h) * share)
 
     def forward(self, parts: Parts, order: Tensor, devices: Tensor, features: Tensor) -> Tensor:
@@ -61,8 +60,10 @@ class Place(nn.Module):
         went = one_hot(devices, features.shape[2]).to(features.dtype)  # (B, n, D)
         added = went.unsqueeze(3) * parts.placed[order].unsqueeze(2)  # (B, n, D, H)
         before = added.cumsum(1) - added
-        layer = (
-            before + parts.vertex[order].unsqueeze(2) + self.feature(features[..., self.columns])
-        )
+        return self.logits(parts.vertex[order], before, features)
+
+    def logits(self, vertex: Tensor, placed: Tensor, features: Tensor) -> Tensor:
+        """(…, D) logits from (…, H) and (…, D, H) sums of both `Parts`, and (…, D, 13)."""
+        layer = placed + vertex.unsqueeze(-2) + self.feature(features[..., self.columns])
         logits: Tensor = self.out(leaky_relu(self.hidden(leaky_relu(layer))))
-        return logits.squeeze(3)
+        return logits.squeeze(-1)
