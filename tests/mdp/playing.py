@@ -48,6 +48,7 @@ def play(
         sampling.select_temperature,
         sampling.place_temperature,
         sampling.epsilon,
+        sampling.alike,
         int(sampling.place_early),
     )
     roll_out(instance.tables, weights, choice, forced, seeds, state, record)

@@ -1,5 +1,6 @@
 """Features of vertices and devices, computed by hand."""
 
+from dataclasses import replace
 from math import log1p
 
 import numpy as np
@@ -14,7 +15,7 @@ from doppler.mdp import DEVICE_FEATURES, FEATURE_SETS, VERTEX_FEATURES, Episode,
 from doppler.mdp.features import squeeze
 from doppler.mdp.instance import Instance
 from doppler.programs import random_dag
-from doppler.topology import Topology
+from doppler.topology import Host, Topology
 
 A, B, C, E = range(4)
 SCALE_S = 5.75  # (2.5 + 3 + 3 + 3) / 2
@@ -104,12 +105,12 @@ def test_device_features_before_and_after_each_step() -> None:
         "device_work": [3.0, 2.0],
         "input_work": [0.0, 2.0],
         "input_end": [0.0, 2.0],
-        "earliest_start": [3.0, 2.0],
+        "earliest_start": [4.0, 2.0],  # the link is busy until 3
         "exec": [3.0, 3.0],
         "input_transfer": [1.0, 0.0],
         "extra_work": [1.0, 0.0],
-        "extra_start": [1.0, 0.0],
-        "extra_end": [1.0, 0.0],
+        "extra_start": [2.0, 0.0],
+        "extra_end": [2.0, 0.0],
     }
     assert_features(episode, E, untouched | of_e)
     assert not episode.done
@@ -117,8 +118,8 @@ def test_device_features_before_and_after_each_step() -> None:
     assert episode.done
     assert episode.candidates == []
     assert episode.order == [B, A, C, E]
-    assert episode.begin_s.tolist() == [0.0, 0.0, 3.0, 3.0]
-    assert episode.end_s.tolist() == [2.0, 2.0, 4.0, 6.0]
+    assert episode.begin_s.tolist() == [0.0, 0.0, 3.0, 4.0]
+    assert episode.end_s.tolist() == [2.0, 2.0, 4.0, 7.0]
 
 
 def test_inputs_start_at_the_earliest_and_end_at_the_latest() -> None:
@@ -233,3 +234,21 @@ def test_devices_of_different_speed_look_different() -> None:
     episode = Episode(make_instance(random_dag(vertices=40, depth=5, seed=1), topology))
     exec_s = episode.device_features(episode.candidates[0])[:, DEVICE_FEATURES.index("exec")]
     assert exec_s[0] == exec_s[1] < exec_s[2] == exec_s[3]
+
+
+def test_the_host_takes_its_time_and_a_tensor_is_moved_once() -> None:
+    """One tensor with two readers elsewhere; a hop is a completion and a dispatch."""
+    builder = GraphBuilder("fan")
+    tensor = builder.op("a", "matmul", reads=[], output_bytes=1, exec_s=1.0, transfer_s=2.0)
+    for name in "bc":
+        builder.op(name, "matmul", reads=[tensor], output_bytes=1, exec_s=1.0, transfer_s=2.0)
+    host = Host(dispatch_s=0.25, completion_s=0.25)
+    instance = make_instance(builder.build(), replace(uniform(2), host=host))
+    assert instance.tables.hop_s == 0.5
+    episode = Episode(instance)
+    episode.place(0, 0)
+    assert (episode.arrival_s(1, 0), episode.arrival_s(1, 1)) == (1.5, 4.0)
+    episode.place(1, 1)
+    assert episode.arrival_s(2, 1) == 4.0  # it is there already
+    episode.place(2, 1)
+    assert episode.end_s.tolist() == [1.0, 5.0, 6.0]

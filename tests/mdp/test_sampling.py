@@ -28,7 +28,7 @@ from doppler.mdp.rollout import GREEDY, MIN_PART, Roller, Sampling
 from doppler.placers.list_reference import place_by_rank
 from doppler.placers.list_rules import RankRule, flatten
 from doppler.programs import random_dag
-from doppler.topology import Topology
+from doppler.topology import Host, Topology
 
 MANY = 20_000
 
@@ -118,6 +118,12 @@ def test_forced_devices_change_neither_order_nor_chance() -> None:
     np.testing.assert_array_equal(again.features, record.features)
 
 
+def unhindered(topology: Topology) -> Topology:
+    """The same devices, with links and a host that never make anything wait: the teacher's plan."""
+    links = tuple(replace(link, lanes=0) for link in topology.links)
+    return replace(topology, host=Host(), links=links)
+
+
 def by_critical_path(instance: Instance, weights: Weights, seed: int) -> None:
     """The rule of the teacher, given the same luck, plans and places the same."""
     rule = replace(GREEDY, place_early=True)
@@ -146,7 +152,7 @@ def by_critical_path(instance: Instance, weights: Weights, seed: int) -> None:
 @settings(max_examples=100)
 @given(data=st.data(), seed=st.integers(0, 99))
 def test_placing_early_is_the_rule_of_the_critical_path(data: st.DataObject, seed: int) -> None:
-    topology = data.draw(topologies())
+    topology = unhindered(data.draw(topologies()))
     graph = data.draw(graphs(max_vertices=12, num_devices=topology.num_devices))
     instance = make_instance(graph, topology)
     by_critical_path(instance, with_bottom_levels(instance), seed)
@@ -160,8 +166,22 @@ def with_bottom_levels(instance: Instance) -> Weights:
 def test_placing_early_on_larger_graphs(machine: str) -> None:
     for seed in range(4):
         graph = random_dag(vertices=80, depth=4 + 4 * seed, seed=seed)
-        instance = make_instance(graph, Topology.preset(machine))
+        instance = make_instance(graph, unhindered(Topology.preset(machine)))
         by_critical_path(instance, with_bottom_levels(instance), seed)
+
+
+def test_the_best_choice_may_be_one_that_several_devices_share() -> None:
+    """At temperature 0 the device that stands alone loses, though each of the others is less."""
+    instance = loose(2, num_devices=4)
+    weights = no_opinion(instance)
+    for array, value in ((weights.vertex, 1.0), (weights.placed, 0.5), (weights.hidden, 1.0)):
+        array[:, 0] = value
+    weights.hidden[1:] = 0.0
+    weights.out[0] = 1.0  # so the logit is 1, or 1.5 with the other vertex there
+    first, second = play(instance, weights, GREEDY).record.devices[0]
+    assert first != second
+    alone = play(instance, weights, replace(GREEDY, alike=False)).record.devices[0]
+    assert alone[0] == alone[1]
 
 
 def test_placing_early_breaks_ties_at_random() -> None:

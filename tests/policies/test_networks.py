@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mdp.playing import graph_of, play, replay, softmax, uniform
+from mdp.playing import graph_of, play, replay, uniform
 from strategies import graphs, topologies
 
 from doppler.arrays import IntArray
 from doppler.cost import DefaultCostModel
 from doppler.graph import Graph, build_graph
 from doppler.graph.levels import Levels
-from doppler.mdp import FEATURE_SETS, Instance, make_instance
+from doppler.mdp import FEATURE_SETS, Episode, Instance, make_instance
 from doppler.mdp.features import DEVICE_FEATURES
 from doppler.mdp.kernel import Weights
 from doppler.mdp.rollout import GREEDY, Roller, Sampling
@@ -26,13 +26,26 @@ from torch.nn.functional import leaky_relu  # noqa: E402
 from doppler.errors import ConfigError, UnknownNameError  # noqa: E402
 from doppler.policies import plc  # noqa: E402
 from doppler.policies.dual import DualPolicy, PolicyConfig, Scores, make_policy  # noqa: E402
-from doppler.policies.inputs import Inputs, doubled, make_inputs, path_sums  # noqa: E402
+from doppler.policies.inputs import (  # noqa: E402
+    NUM_STATE_COLUMNS,
+    Inputs,
+    doubled,
+    make_inputs,
+    path_sums,
+    replicate,
+    with_state,
+)
+from doppler.policies.plc import place_log_softmax  # noqa: E402
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 
 
 def small_policy(features: str = "default", *, seed: int = 0, rounds: int = 2) -> DualPolicy:
-    return make_policy(PolicyConfig(width=8, rounds=rounds, features=features), seed)
+    """A policy that minds the state of the episode too."""
+    policy = make_policy(PolicyConfig(width=8, rounds=rounds, features=features), seed)
+    for layer in (policy.encoder.embed, policy.features):
+        layer.weight.data[:, -NUM_STATE_COLUMNS:] = 0.5
+    return policy
 
 
 def scored(policy: DualPolicy, instance: Instance) -> Scores:
@@ -91,7 +104,9 @@ def spread(columns: np.ndarray) -> Tensor:
 
 def embeddings(policy: DualPolicy, instance: Instance) -> tuple[Tensor, Tensor]:
     """H and Z, by a loop over the vertices and their neighbours."""
-    x, edges = spread(instance.vertex_features), spread(instance.edge_features)
+    state = torch.as_tensor(Episode(instance).vertex_state(), dtype=torch.float32)
+    x = torch.cat([spread(instance.vertex_features), state], dim=1)
+    edges = spread(instance.edge_features)
     h = policy.encoder.embed(x)
     pairs = list(zip(*instance.edges.tolist(), strict=True))
     for one in policy.encoder.rounds:
@@ -207,13 +222,16 @@ def test_the_kernel_draws_from_the_teacher_forced_logits(features: str) -> None:
     for step, vertex in enumerate(record.order[0].tolist()):
         forced = record.devices.copy()
         forced[0, vertex] = -1
-        sampling = Sampling(place_temperature=0.0)  # the same order; the best device
+        sampling = Sampling(place_temperature=0.0, alike=False)  # the same order; the best device
         played = play(instance, weights, sampling, forced=forced)
         np.testing.assert_allclose(played.state.logits, logits[step], **CLOSE)
         assert played.record.devices[0, vertex] == np.argmax(played.state.logits)
-        warm = play(instance, weights, Sampling(place_temperature=0.5), forced=forced)
-        shares = warm.state.logits / warm.state.logits.sum()
-        np.testing.assert_allclose(shares, softmax(logits[step], 0.5), **CLOSE)
+        for alike in (False, True):
+            sampling = Sampling(place_temperature=0.5, alike=alike)
+            warm = play(instance, weights, sampling, forced=forced)
+            expected = place_log_softmax(torch.as_tensor(logits[step]), 0.5, alike=alike).exp()
+            shares = warm.state.logits / warm.state.logits.sum()
+            np.testing.assert_allclose(shares, expected, **CLOSE)
 
 
 def test_the_kernel_selects_by_the_scores() -> None:
@@ -314,6 +332,31 @@ def test_one_policy_for_any_number_of_devices(num_devices: int) -> None:
         weights_of(policy, scored(policy, instance)), Sampling(), np.arange(200)
     )
     assert sorted(set(rollouts.devices.flat)) == list(range(num_devices))
+
+
+def test_copies_side_by_side_are_scored_as_each_alone() -> None:
+    instance, policy, rng = larger(), small_policy(), np.random.default_rng(0)
+    inputs = make_inputs(instance)
+    states = torch.as_tensor(rng.random((3, 50, NUM_STATE_COLUMNS)), dtype=torch.float32)
+    with torch.no_grad():
+        together = policy(with_state(replicate(inputs, 3), states.flatten(0, 1)))
+        for b, state in enumerate(states):
+            alone = policy(with_state(inputs, state))
+            rows = slice(50 * b, 50 * (b + 1))
+            for mine, theirs in (
+                (together.select, alone.select),
+                (together.place.vertex, alone.place.vertex),
+                (together.place.placed, alone.place.placed),
+            ):
+                np.testing.assert_allclose(mine[rows].numpy(), theirs.numpy(), **CLOSE)
+    assert together.select.reshape(3, 50).std(dim=0).max() > 1e-3
+
+
+def test_a_new_policy_does_not_mind_the_state_of_the_episode() -> None:
+    inputs, policy = make_inputs(larger()), make_policy(PolicyConfig(width=8, rounds=2), 0)
+    before, after = policy(inputs), policy(with_state(inputs, torch.ones(50, NUM_STATE_COLUMNS)))
+    assert torch.equal(before.select, after.select)
+    assert torch.equal(before.place.vertex, after.place.vertex)
 
 
 def test_the_same_seed_makes_the_same_policy_and_leaves_torchs_generator_alone() -> None:

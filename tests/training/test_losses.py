@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 
 from doppler.policies.dual import DualPolicy, PolicyConfig, Scores, make_policy  # noqa: E402
 from doppler.policies.inputs import make_inputs  # noqa: E402
+from doppler.policies.plc import place_log_softmax  # noqa: E402
 from doppler.training.losses import (  # noqa: E402
     chosen,
     entropy,
@@ -52,8 +53,20 @@ def test_the_device_that_was_chosen() -> None:
     for b, step in np.ndindex(rollouts.order.shape):
         device = rollouts.devices[b, rollouts.order[b, step]]
         assert picked[b, step] == float(table[b, step, device])
-    cold = place_log_probs(policy, scores, rollouts)
-    np.testing.assert_allclose((2 * cold).log_softmax(2).detach(), table, atol=1e-5)
+    warm = place_log_probs(policy, scores, rollouts)
+    plain = place_log_probs(policy, scores, rollouts, 0.5, alike=False)
+    np.testing.assert_allclose((2 * warm).log_softmax(2).detach(), plain.detach(), atol=1e-5)
+
+
+def test_devices_that_cannot_be_told_apart_are_one_choice() -> None:
+    """Probabilities .4, and .6 shared by three: squared and normed, the three together win."""
+    logits = torch.tensor([0.4, 0.2, 0.2, 0.2]).log()
+    found = place_log_softmax(logits, 0.5).exp()
+    together = 0.36 / (0.16 + 0.36)
+    np.testing.assert_allclose(found, [1 - together, *[together / 3] * 3], rtol=1e-5)
+    np.testing.assert_allclose(place_log_softmax(logits, 1.0).exp(), logits.exp(), rtol=1e-5)
+    alone = place_log_softmax(logits, 0.5, alike=False).exp()
+    np.testing.assert_allclose(alone, np.array([16, 4, 4, 4]) / 28, rtol=1e-5)
 
 
 def test_entropy_of_lotteries_known_by_heart() -> None:

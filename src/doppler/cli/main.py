@@ -7,7 +7,17 @@ from typing import Annotated
 
 import typer
 
-from doppler.cli import comparing, demo, importing, listing, placing, sharding, showing, simulating
+from doppler.cli import (
+    comparing,
+    demo,
+    importing,
+    listing,
+    placing,
+    sharding,
+    showing,
+    simulating,
+    training,
+)
 from doppler.cli.output import note, print_error
 from doppler.errors import DopplerError, Interrupted
 
@@ -25,6 +35,7 @@ app.command("show")(showing.show)
 app.command("place")(placing.place)
 app.command("simulate")(simulating.simulate)
 app.command("compare")(comparing.compare)
+app.command("train")(training.train)
 app.command("list")(listing.list_names)
 
 

@@ -11,8 +11,10 @@ class Episode:
     """One pass of Alg. 3: vertices are selected from the candidates and placed, one by one.
 
     A vertex is a candidate once all its producers are placed. Placing plans it: it begins when a
-    slot of its device is free and its inputs have arrived, a transfer after their producers end;
-    links and host are taken to be free. The device features are made from that plan.
+    slot of its device is free and its inputs have arrived. Those that are elsewhere are moved when
+    it is placed, one after the other over links as wide as they have lanes; a tensor is moved to a
+    device once. The host takes a constant time between tasks. Unlike in the runtime, everything
+    happens in the order of placing. The device features are made from that plan.
     """
 
     def __init__(self, instance: Instance) -> None:
@@ -26,6 +28,8 @@ class Episode:
         self.slot_free_s = [
             [0.0] * int(n) for n in np.diff(tables.slot_ptr)
         ]  # of each device, when its slots are free
+        self.link_free_s = [0.0] * len(tables.lanes)
+        self.there_s: dict[tuple[int, int], float] = {}  # when a tensor is on a device it moved to
         self.producers: list[list[int]] = [[] for _ in range(size)]  # edges that enter a vertex
         for e, reader in enumerate(tables.edge_reader.tolist()):
             self.producers[reader].append(e)
@@ -49,20 +53,46 @@ class Episode:
         self.begin_s[vertex] = max(slots[slot], arrival_s)
         self.end_s[vertex] = self.begin_s[vertex] + tables.exec_s[vertex, device]
         slots[slot] = self.end_s[vertex]
+        self.there_s, self.link_free_s = self._moved(vertex, device)
         self.devices[vertex] = device
         self.order.append(vertex)
         for e in range(tables.edge_ptr[vertex], tables.edge_ptr[vertex + 1]):
             self.missing[tables.edge_reader[e]] -= 1
 
     def arrival_s(self, vertex: int, device: int) -> float:
-        """When all inputs of a vertex are on a device."""
+        """When all inputs of a vertex would be on a device."""
+        tables, (there_s, _) = self.instance.tables, self._moved(vertex, device)
         return max(
             (
-                self.end_s[p] + self.move_s(e, self.devices[p], device)
+                self.end_s[p] + tables.hop_s
+                if self.devices[p] == device
+                else there_s[int(tables.edge_tensor[e]), device]
                 for e, p in self.reads(vertex)
             ),
             default=0.0,
         )
+
+    def _moved(self, vertex: int, device: int) -> tuple[dict[tuple[int, int], float], list[float]]:
+        """When tensors are there and links are free after moving a vertex's inputs to a device."""
+        tables = self.instance.tables
+        there_s, free_s = dict(self.there_s), list(self.link_free_s)
+        for e, producer in sorted(self.reads(vertex), key=self._turn):
+            source, tensor = int(self.devices[producer]), int(tables.edge_tensor[e])
+            if source == device or (tensor, device) in there_s:
+                continue
+            link = tables.route[source, device]
+            begin_s = max(self.end_s[producer] + tables.hop_s, free_s[link])
+            took_s = self.move_s(e, source, device)
+            if tables.lanes[link]:
+                free_s[link] = begin_s + took_s / tables.lanes[link]
+            there_s[tensor, device] = begin_s + took_s + tables.hop_s
+        return there_s, free_s
+
+    def _turn(self, read: tuple[int, int]) -> tuple[float, float, int]:
+        """What inputs are moved in the order of: the first to be made, the larger, the lower id."""
+        edge, producer = read
+        bytes_ = float(self.instance.tables.edge_bytes[edge])
+        return float(self.end_s[producer]), -bytes_, edge
 
     def move_s(self, edge: int, source: int, target: int) -> float:
         """Seconds to move the tensor of an edge between two devices."""
@@ -82,6 +112,13 @@ class Episode:
         readers = tables.edge_reader[tables.edge_ptr[vertex] : tables.edge_ptr[vertex + 1]]
         pairs = [pair for reader in readers.tolist() for pair in self.reads(reader)]
         return [(e, p) for e, p in pairs if self.devices[p] >= 0]
+
+    def vertex_state(self) -> FloatArray:
+        """(n, 3) the columns of VERTEX_STATE."""
+        placed = self.devices >= 0
+        candidate = (self.missing == 0) & ~placed
+        end = squeeze(self.end_s / self.instance.tables.scale_s)
+        return np.stack([placed, candidate, end], axis=1)
 
     def device_features(self, vertex: int) -> FloatArray:
         """(D, 13) the columns of DEVICE_FEATURES for a candidate, scaled and squeezed."""

@@ -26,12 +26,19 @@ DEVICE_FEATURES = (
     "extra_start",  # earliest_start over the least of any device
     "extra_end",  # planned end of v on d over the least of any device
 )
+# Of every vertex as an episode goes on, for message passing at every step (App. G.3).
+VERTEX_STATE = (
+    "placed",  # 1 once it has a device
+    "candidate",  # 1 while it can be selected
+    "planned_end",  # seconds, scaled as above; 0 until it is placed
+)
 FEATURE_SETS = {"paper": DEVICE_FEATURES[:5], "default": DEVICE_FEATURES}
 FEATURE_VERSION = 1  # of these and of VERTEX_FEATURES: a policy reads no others than it learned on
 NUM_FEATURES = len(DEVICE_FEATURES)
 SHARE = DEVICE_FEATURES.index("sibling_share")  # the one that is not seconds
 SQUEEZE = 100.0  # shares of the scale below a hundredth stay linear
 SQUEEZED_ONE = log1p(SQUEEZE)
+TIE = 1e-5  # difference of logits up to which devices cannot be told apart
 
 
 def squeeze(values: FloatArray) -> FloatArray:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from doppler.arrays import FloatArray, IntArray
+from doppler.arrays import FloatArray, IntArray, csr
 from doppler.assignment import Assignment
 from doppler.cost import Costs, DefaultCostModel
 from doppler.graph.graph import Graph
@@ -27,11 +27,18 @@ class Tables(NamedTuple):
     num_reads: IntArray  # (n,) edges that enter a vertex
     edge_ptr: IntArray  # (n+1,) edges that leave a vertex
     edge_reader: IntArray  # (m,)
+    edge_producer: IntArray  # (m,)
+    edge_tensor: IntArray  # (m,) number of the tensor that is read, among those that are
+    read_ptr: IntArray  # (n+1,) edges that enter a vertex
+    read_edge: IntArray  # (m,)
     edge_fixed_s: FloatArray  # (m,) a transfer takes fixed + latency + bytes * s_per_byte
     edge_bytes: FloatArray  # (m,)
     edge_move_s: FloatArray  # (m,) seconds of that transfer, averaged over pairs of devices
     latency_s: FloatArray  # (D, D) 0 on the diagonal
     s_per_byte: FloatArray  # (D, D) 0 on the diagonal
+    route: IntArray  # (D, D) link of a pair, -1 on the diagonal
+    lanes: IntArray  # (L,) transfers that a link makes at a time; 0: any number
+    hop_s: float  # from the end of a task to the begin of one that waits for it: the host
     exec_s: FloatArray  # (n, D)
     slot_ptr: IntArray  # (D+1,) slots of a device
     num_siblings: FloatArray  # (n,) edges of others that feed the readers of a vertex
@@ -141,15 +148,23 @@ def _tables(
     others = np.bincount(edges[0], num_reads[edges[1]] - _parallel(edges, size), minlength=size)
     local, route = topology.route < 0, np.maximum(topology.route, 0)
     no_link = not topology.num_links
+    read_ptr, read_edge = csr(edges[1], np.arange(edges.shape[1]), size)
     return Tables(
         num_reads=num_reads,
         edge_ptr=np.concatenate([[0], np.cumsum(np.bincount(edges[0], minlength=size))]),
         edge_reader=edges[1].copy(),
+        edge_producer=edges[0].copy(),
+        edge_tensor=np.unique(tensor, return_inverse=True)[1].astype(np.int64),
+        read_ptr=read_ptr.copy(),
+        read_edge=read_edge.copy(),
         edge_fixed_s=costs.fixed_s[tensor],
         edge_bytes=graph.tensor_bytes[tensor],
         edge_move_s=costs.mean_transfer_s(graph, topology)[tensor],
         latency_s=np.zeros((1, 1)) if no_link else np.where(local, 0.0, costs.latency_s[route]),
         s_per_byte=np.zeros((1, 1)) if no_link else np.where(local, 0.0, costs.s_per_byte[route]),
+        route=topology.route.copy(),
+        lanes=np.array([link.lanes for link in topology.links], np.int64),
+        hop_s=float(topology.host.completion_s + topology.host.dispatch_s),
         exec_s=costs.exec_s[graph.assigned],
         slot_ptr=np.cumsum([0, *(device.slots for device in topology.devices)]),
         num_siblings=others.astype(np.float64),

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from numba import njit, uint64
 
 from doppler.arrays import FloatArray, IntArray
-from doppler.mdp.features import NUM_FEATURES, SHARE, SQUEEZE, SQUEEZED_ONE
+from doppler.mdp.features import NUM_FEATURES, SHARE, SQUEEZE, SQUEEZED_ONE, TIE
 from doppler.mdp.instance import Tables
 
 Floats = npt.NDArray[np.float32]
@@ -45,6 +45,7 @@ class Choice(NamedTuple):
     select_temperature: float  # of SEL; 0: the best, lowest id first
     place_temperature: float  # of PLC
     epsilon: float  # probability of a random action instead
+    alike: bool  # devices with the same logit are one choice
     placer: int  # BY_POLICY, or BY_EARLIEST_START with ties at random
 
 
@@ -58,7 +59,13 @@ class State(NamedTuple):
     end_s: FloatArray  # (n,)
     slot_free_s: FloatArray  # (S,)
     device_work: FloatArray  # (D,)
-    arrival_s: FloatArray  # (n, D) when the inputs placed so far are on a device
+    device: IntArray  # (n,) where the placed ones are
+    arrival_s: FloatArray  # (D,) when the inputs of the vertex in hand are on a device
+    there_s: FloatArray  # (tensors, D) when a tensor is on a device it was moved to; -1 if not
+    link_free_s: FloatArray  # (L,)
+    read_edge: IntArray  # (m,) as in the tables, those of the vertex in hand as they are moved
+    moving_link: IntArray  # (most reads,) link and end of each transfer for the vertex in hand
+    moving_end_s: FloatArray  # (most reads,)
     input_work: FloatArray  # (n, D)
     input_start: FloatArray  # (n, D)
     input_end: FloatArray  # (n, D)
@@ -71,6 +78,7 @@ class State(NamedTuple):
     deep: Floats  # (K,)
     device_sum: Floats  # (D, H)
     logits: FloatArray  # (D,)
+    same: FloatArray  # (D,) devices with the same logit
 
 
 class Record(NamedTuple):
@@ -95,7 +103,13 @@ def make_state(t: Tables, w: Weights) -> State:
         end_s=np.zeros(n),
         slot_free_s=np.zeros(int(t.slot_ptr[-1])),
         device_work=np.zeros(d),
-        arrival_s=np.zeros((n, d)),
+        device=np.zeros(n, np.int64),
+        arrival_s=np.zeros(d),
+        there_s=np.zeros((int(t.edge_tensor.max(initial=-1)) + 1, d)),
+        link_free_s=np.zeros(len(t.lanes)),
+        read_edge=t.read_edge.copy(),
+        moving_link=np.zeros(int(t.num_reads.max(initial=0)), np.int64),
+        moving_end_s=np.zeros(int(t.num_reads.max(initial=0))),
         input_work=np.zeros((n, d)),
         input_start=np.zeros((n, d)),
         input_end=np.zeros((n, d)),
@@ -108,6 +122,7 @@ def make_state(t: Tables, w: Weights) -> State:
         deep=np.zeros(depth, np.float32),
         device_sum=np.zeros((d, width), np.float32),
         logits=np.zeros(d),
+        same=np.zeros(d),
     )
 
 
@@ -163,7 +178,7 @@ def play(
             device = min(int(drawn * num_devices), num_devices - 1)
         else:
             score_devices(w, s, v)
-            device = sample(s.logits, c.place_temperature, drawn)
+            device = sample(s, c.place_temperature, c.alike, drawn)
         r.order[b, step] = v
         r.devices[b, v] = device
         put(t, w, s, v, device)
@@ -196,7 +211,6 @@ def begin(t: Tables, s: State) -> int:
             s.candidate[count] = v
             count += 1
         for d in range(num_devices):
-            s.arrival_s[v, d] = 0.0
             s.input_work[v, d] = 0.0
             s.input_start[v, d] = np.inf
             s.input_end[v, d] = 0.0
@@ -209,6 +223,11 @@ def begin(t: Tables, s: State) -> int:
             s.device_sum[d, j] = 0.0
     for slot in range(len(s.slot_free_s)):
         s.slot_free_s[slot] = 0.0
+    for tensor in range(s.there_s.shape[0]):
+        for d in range(num_devices):
+            s.there_s[tensor, d] = -1.0
+    for link in range(len(s.link_free_s)):
+        s.link_free_s[link] = 0.0
     return count
 
 
@@ -255,11 +274,61 @@ def select_far(w: Weights, c: Choice, s: State, count: int, drawn: float) -> int
 
 
 @inlined
-def earliest_slot(t: Tables, s: State, v: int, d: int) -> int:
-    """The first slot of a device on which v can begin soonest."""
+def sort_reads(t: Tables, s: State, v: int) -> None:
+    """Put the inputs of v in the order of their ends, then of their bytes, the large first."""
+    first = t.read_ptr[v]
+    for i in range(first, t.read_ptr[v + 1]):
+        e, j = t.read_edge[i], i
+        while j > first and goes_before(t, s, e, s.read_edge[j - 1]):
+            s.read_edge[j] = s.read_edge[j - 1]
+            j -= 1
+        s.read_edge[j] = e
+
+
+@inlined
+def goes_before(t: Tables, s: State, e: int, other: int) -> bool:
+    """Whether the tensor of an edge is moved before that of another, which has a lower id."""
+    end_s, other_s = s.end_s[t.edge_producer[e]], s.end_s[t.edge_producer[other]]
+    return end_s < other_s or (end_s == other_s and t.edge_bytes[e] > t.edge_bytes[other])
+
+
+@inlined
+def arrive(t: Tables, s: State, v: int, d: int, commit: bool) -> float:
+    """When all inputs of v are on d; `commit`: move them there."""
+    first, latest_s = t.read_ptr[v], 0.0
+    for i in range(first, t.read_ptr[v + 1]):
+        e = s.read_edge[i]
+        u, tensor = t.edge_producer[e], t.edge_tensor[e]
+        source = s.device[u]
+        s.moving_link[i - first] = -1
+        at_s = s.end_s[u] + t.hop_s
+        if source != d and s.there_s[tensor, d] >= 0.0:
+            at_s = s.there_s[tensor, d]
+        elif source != d:
+            link = t.route[source, d]
+            begin_s = max(at_s, s.link_free_s[link])
+            for j in range(i - first):
+                if s.moving_link[j] == link:
+                    begin_s = max(begin_s, s.moving_end_s[j])
+            took_s = move_s(t, e, source, d)
+            at_s = begin_s + took_s + t.hop_s
+            if t.lanes[link] > 0:
+                s.moving_link[i - first] = link
+                s.moving_end_s[i - first] = begin_s + took_s / t.lanes[link]
+            if commit:
+                s.there_s[tensor, d] = at_s
+                if t.lanes[link] > 0:
+                    s.link_free_s[link] = s.moving_end_s[i - first]
+        latest_s = max(latest_s, at_s)
+    return latest_s
+
+
+@inlined
+def earliest_slot(t: Tables, s: State, d: int) -> int:
+    """The first slot of a device on which the vertex in hand can begin soonest."""
     best = t.slot_ptr[d]
     for slot in range(best + 1, t.slot_ptr[d + 1]):
-        if s.slot_free_s[slot] < s.slot_free_s[best] and s.slot_free_s[best] > s.arrival_s[v, d]:
+        if s.slot_free_s[slot] < s.slot_free_s[best] and s.slot_free_s[best] > s.arrival_s[d]:
             best = slot
     return best
 
@@ -269,9 +338,11 @@ def observe(t: Tables, s: State, v: int) -> None:
     """Fill in the features of all devices for v."""
     num_devices = t.exec_s.shape[1]
     find_siblings(t, s, v)
+    sort_reads(t, s, v)
     least_work, least_start, least_end = np.inf, np.inf, np.inf
     for d in range(num_devices):
-        start = max(s.slot_free_s[earliest_slot(t, s, v, d)], s.arrival_s[v, d])
+        s.arrival_s[d] = arrive(t, s, v, d, False)
+        start = max(s.slot_free_s[earliest_slot(t, s, d)], s.arrival_s[d])
         s.features[d, 0] = s.device_work[d]
         s.features[d, 1] = s.input_work[v, d]
         s.features[d, 2] = s.input_start[v, d] if s.input_start[v, d] < np.inf else 0.0
@@ -371,21 +442,32 @@ def score_devices(w: Weights, s: State, v: int) -> None:
 
 
 @inlined
-def sample(logits: FloatArray, temperature: float, drawn: float) -> int:
-    """A device drawn by the softmax of its logits; the best at temperature 0."""
-    best = 0
-    for d in range(1, len(logits)):
-        if logits[d] > logits[best]:
+def sample(s: State, temperature: float, alike: bool, drawn: float) -> int:
+    """A device drawn by the softmax of the logits at a temperature; the best at 0.
+
+    Where devices that cannot be told apart are one choice, the temperature is that of the choice,
+    which is then shared among them.
+    """
+    num_devices, best = len(s.logits), 0
+    for d in range(num_devices):
+        s.same[d] = 1.0
+        if alike:
+            for k in range(num_devices):
+                if k != d and abs(s.logits[k] - s.logits[d]) <= TIE:
+                    s.same[d] += 1.0
+    for d in range(num_devices):
+        s.logits[d] += np.log(s.same[d])
+        if s.logits[d] > s.logits[best] + TIE:
             best = d
     if temperature <= 0.0:
         return best
-    top, total = logits[best], 0.0
-    for d in range(len(logits)):
-        logits[d] = np.exp((logits[d] - top) / temperature)
-        total += logits[d]
+    top, total = s.logits[best], 0.0
+    for d in range(num_devices):
+        s.logits[d] = np.exp((s.logits[d] - top) / temperature) / s.same[d]
+        total += s.logits[d]
     left, device = drawn * total, 0
-    while device < len(logits) - 1 and left >= logits[device]:
-        left -= logits[device]
+    while device < num_devices - 1 and left >= s.logits[device]:
+        left -= s.logits[device]
         device += 1
     return device
 
@@ -394,8 +476,9 @@ def sample(logits: FloatArray, temperature: float, drawn: float) -> int:
 def put(t: Tables, w: Weights, s: State, v: int, d: int) -> None:
     """Place v on d, and tell its readers."""
     num_devices = t.exec_s.shape[1]
-    slot = earliest_slot(t, s, v, d)
-    begin_s = max(s.slot_free_s[slot], s.arrival_s[v, d])
+    slot = earliest_slot(t, s, d)
+    begin_s = max(s.slot_free_s[slot], arrive(t, s, v, d, True))
+    s.device[v] = d
     end_s = begin_s + t.exec_s[v, d]
     s.begin_s[v], s.end_s[v], s.slot_free_s[slot] = begin_s, end_s, end_s
     s.device_work[d] += t.exec_s[v, d]
@@ -409,6 +492,4 @@ def put(t: Tables, w: Weights, s: State, v: int, d: int) -> None:
         s.read_bytes[reader, d] += t.edge_move_s[e]
         s.read_count[reader, d] += 1.0
         for k in range(num_devices):
-            moved_s = 0.0 if k == d else move_s(t, e, d, k)
-            s.arrival_s[reader, k] = max(s.arrival_s[reader, k], end_s + moved_s)
-            s.input_move[reader, k] += moved_s
+            s.input_move[reader, k] += 0.0 if k == d else move_s(t, e, d, k)

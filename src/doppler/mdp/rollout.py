@@ -24,6 +24,9 @@ class Sampling:
     select_temperature: float = 1.0  # 0: always the best
     place_temperature: float = 1.0
     epsilon: float = 0.0  # probability of a random action instead
+    # Devices that cannot be told apart are one choice. Otherwise several empty ones that share a
+    # likely choice each lose, at a low temperature, to a less likely one that stands alone.
+    alike: bool = True
     place_early: bool = False  # the critical-path rule places instead of PLC
 
 
@@ -87,6 +90,7 @@ class Roller:
             float(sampling.select_temperature),
             float(sampling.place_temperature),
             float(sampling.epsilon),
+            bool(sampling.alike),
             int(sampling.place_early),
         )
         # Arrays of another layout have another type, and would be compiled for again.

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from doppler.arrays import FloatArray, IntArray, csr
+from doppler.assignment import check_devices
 from doppler.graph.graph import Graph
 from doppler.sim.config import SimConfig
 from doppler.sim.simulator import Simulator
@@ -25,6 +26,7 @@ class Improver:
     def __init__(
         self, graph: Graph, topology: Topology, sim: SimConfig, *, draws: int = 1, seed: int = 0
     ) -> None:
+        self.graph = graph
         simulator = Simulator(topology, sim)
         self.problem = simulator.problem(graph, range(seed, seed + draws))
         self.priority = simulator.priority(graph, seed)
@@ -48,6 +50,8 @@ class Improver:
         from doppler.placers.search_kernel import INFEASIBLE, improve
         from doppler.sim.kernel import make_scratch
 
+        for row in devices:
+            check_devices(self.graph, len(self.problem.memory_bytes), row)
         best, costs_s = devices.copy(), np.zeros(len(devices))
 
         def work(i: int) -> None:

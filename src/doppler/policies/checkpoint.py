@@ -39,7 +39,7 @@ def save_policy(policy: DualPolicy, path: str | Path, provenance: Mapping[str, A
         "config": json.dumps(asdict(policy.config)),
         "provenance": history,
     }
-    write_bytes(path, in_order(save(tensors, metadata)))
+    write_tensors(path, tensors, metadata)
 
 
 def load_policy(path: str | Path, device: str = "cpu") -> DualPolicy:
@@ -63,7 +63,12 @@ def read_provenance(path: str | Path) -> dict[str, Any]:
         return json_object(checked_metadata(file, path), "provenance", path)
 
 
-def in_order(data: bytes) -> bytes:
+def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
+    """Write a safetensors file, whole or not at all."""
+    write_bytes(path, _in_order(save(tensors, metadata)))
+
+
+def _in_order(data: bytes) -> bytes:
     """A safetensors file with its header sorted, so that the same policy makes the same file."""
     start = 8 + int.from_bytes(data[:8], "little")
     header = json.dumps(json.loads(data[8:start]), sort_keys=True).encode()
@@ -178,6 +183,7 @@ def _check_tensors(
 
 
 def check_finite(tensors: Mapping[str, Tensor], owner: str) -> None:
+    """Raise unless all weights are numbers."""
     for name, tensor in tensors.items():
         if not bool(torch.isfinite(tensor).all()):
             raise CheckpointError(

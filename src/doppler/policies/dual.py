@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from doppler.errors import ConfigError, UnknownNameError
 from doppler.mdp.features import FEATURE_SETS, NUM_FEATURES
-from doppler.policies.inputs import NUM_VERTEX_COLUMNS, Inputs
+from doppler.policies.inputs import NUM_STATE_COLUMNS, NUM_VERTEX_COLUMNS, Inputs
 from doppler.policies.mpnn import Encoder
 from doppler.policies.plc import Parts, Place
 from doppler.policies.sel import Select
@@ -51,6 +51,10 @@ class DualPolicy(nn.Module):
         self.features = nn.Linear(NUM_VERTEX_COLUMNS, config.width)  # Z = FFNN(X_V)
         self.select = Select(config.width)
         self.place = Place(config.width, config.features)
+        # The state of an episode counts for nothing at first, so that a policy begins the same
+        # (and goes on so after imitation) whether messages are passed per episode or per step.
+        for layer in (self.encoder.embed, self.features):
+            layer.weight.data[:, -NUM_STATE_COLUMNS:] = 0.0
 
     def forward(self, inputs: Inputs) -> Scores:
         """One pass of message passing: enough for whole episodes (Sec. 4.3)."""

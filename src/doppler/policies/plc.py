@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import leaky_relu, one_hot
 
-from doppler.mdp.features import DEVICE_FEATURES, FEATURE_SETS
+from doppler.mdp.features import DEVICE_FEATURES, FEATURE_SETS, TIE
 
 CHUNK = 8192  # pairs of a step and a device at a time: what the layers make of them fits a cache
 
@@ -67,3 +67,17 @@ class Place(nn.Module):
         layer = placed + vertex.unsqueeze(-2) + self.feature(features[..., self.columns])
         logits: Tensor = self.out(leaky_relu(self.hidden(leaky_relu(layer))))
         return logits.squeeze(-1)
+
+
+def place_log_softmax(logits: Tensor, temperature: float, *, alike: bool = True) -> Tensor:
+    """(…, D) log-probabilities at a temperature above 0, as `mdp.kernel.sample` draws by."""
+    if temperature == 1.0 or not alike:
+        return (logits / temperature).log_softmax(dim=-1)
+    same = log_same(logits)
+    return ((logits + same) / temperature - same).log_softmax(dim=-1)
+
+
+def log_same(logits: Tensor) -> Tensor:
+    """(…, D) the logarithm of how many devices have the same logit as each."""
+    apart = (logits.unsqueeze(-1) - logits.unsqueeze(-2)).detach().abs()
+    return (apart <= TIE).sum(dim=-1).log()

@@ -4,11 +4,12 @@ from dataclasses import dataclass, field
 
 from doppler.errors import ConfigError, UnknownNameError
 from doppler.policies.dual import PolicyConfig
-from doppler.scheduler.choose import FIFO
+from doppler.scheduler.choose import FIFO, ORDER, check_strategy
 from doppler.sim.config import SimConfig
 from doppler.sim.noise import Noise
 
 STAGES = ("imitation", "sim")
+MESSAGES = ("episode", "step")
 DRAWS = 4  # of the noise, over which assignments are compared
 
 
@@ -33,6 +34,15 @@ class ExpertConfig:
     hot: float = 3e-3  # temperature of the search, as a share of the makespan
     cold: float = 1e-5
 
+    def __post_init__(self) -> None:
+        for name in ("samples", "elites", "lessons", "moves"):
+            if (value := getattr(self, name)) < 0:
+                raise ConfigError(f"sim.expert.{name} is {value}, must not be negative")
+        if self.pool < 1:
+            raise ConfigError(f"sim.expert.pool is {self.pool}, must be at least 1")
+        if not 0 < self.cold <= self.hot:
+            raise ConfigError(f"sim.expert: cold is {self.cold}, must be above 0, and at most hot")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReinforceConfig:
@@ -43,10 +53,26 @@ class ReinforceConfig:
     lr: tuple[float, float] = (2e-3, 1e-4)
     temperature: tuple[float, float] = (1.0, 0.3)  # of sampled actions; 0: the best
     epsilon: tuple[float, float] = (0.0, 0.0)  # probability of a random action
+    alike: bool = True  # devices that PLC cannot tell apart are one choice: see `Sampling`
     entropy: float = 1e-3  # weight of the entropy
     reinforce: float = 0.5  # weight of REINFORCE
+    anchor: float = 0.1  # weight of SEL's imitation of the critical path, which goes on
     running_mean: bool = False  # the baseline: of all episodes so far, or of the batch
     expert: ExpertConfig | None = field(default_factory=ExpertConfig)
+    messages: str = "episode"  # are passed once per episode (Sec. 4.3), or per `step` (App. G.3)
+
+    def __post_init__(self) -> None:
+        if not min(self.temperature) >= 0:
+            raise ConfigError(f"sim.temperature is {self.temperature}, must not be negative")
+        if not 0 <= min(self.epsilon) <= max(self.epsilon) <= 1:
+            raise ConfigError(f"sim.epsilon is {self.epsilon}, must be between 0 and 1")
+        if self.messages not in MESSAGES:
+            raise UnknownNameError("way to pass messages", self.messages, MESSAGES)
+        if self.messages == "step" and self.expert is not None:
+            raise ConfigError(
+                "there is no expert where messages are passed per step",
+                hint="set `expert` to false, or `messages` to `episode`",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +84,8 @@ class TrainConfig:
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     imitation: ImitationConfig = field(default_factory=ImitationConfig)
     sim: ReinforceConfig = field(default_factory=ReinforceConfig)
+    variants: int = 0  # copies of every graph with other costs, to train on as well
+    variation: float = 0.4  # sigma of the logarithm of the factors on those costs
     noise: Noise = field(default_factory=Noise)
     strategy: str = FIFO
     limit_memory: bool = True
@@ -68,11 +96,23 @@ class TrainConfig:
     device: str = "cpu"  # of the networks, as torch names it
 
     def __post_init__(self) -> None:
+        if not self.stages:
+            raise ConfigError("there is no stage to train", hint=f"known: {', '.join(STAGES)}")
         for name in self.stages:
             if name not in STAGES:
                 raise UnknownNameError("stage", name, STAGES)
         if self.seconds is not None and not self.seconds > 0:
             raise ConfigError(f"seconds is {self.seconds}, must be positive")
+        if self.variants < 0 or not self.variation >= 0:
+            raise ConfigError("variants and variation must not be negative")
+        if not self.clip > 0:
+            raise ConfigError(f"clip is {self.clip}, must be positive")
+        if not 0 <= self.seed < 2**63:
+            raise ConfigError(f"seed is {self.seed}, must be between 0 and 2^63")
+        if self.threads is not None and self.threads < 1:
+            raise ConfigError(f"threads is {self.threads}, must be at least 1")
+        if check_strategy(self.strategy) == ORDER:
+            raise ConfigError("strategy `order` has no place in training: search has no order")
         for name in STAGES:
             stage = getattr(self, name)
             if stage.episodes < 0 or stage.batch < 1:
@@ -83,9 +123,7 @@ class TrainConfig:
     @property
     def sim_config(self) -> SimConfig:
         """How assignments are simulated."""
-        return SimConfig(
-            strategy=self.strategy, noise=self.noise, limit_memory=self.limit_memory
-        )
+        return SimConfig(strategy=self.strategy, noise=self.noise, limit_memory=self.limit_memory)
 
     @property
     def draws(self) -> int:
@@ -105,8 +143,10 @@ PRESETS = {
             lr=(1e-4, 1e-7),
             temperature=(0.0, 0.0),
             epsilon=(0.2, 0.0),
+            alike=False,
             entropy=1e-2,
             reinforce=1.0,
+            anchor=0.0,
             running_mean=True,  # Sec. 4.1
             expert=None,
         ),

@@ -44,12 +44,19 @@ class Exercise:
         """`graph@topology`."""
         return f"{self.graph.name}@{self.topology.name}"
 
+    @property
+    def message_passes(self) -> int:
+        """Passes of message passing in Stage II so far, as App. G.3 counts them.
+
+        One per episode, or per step. (Episodes of one update share theirs where it is per episode.)
+        """
+        per_step = self.config.sim.messages == "step"
+        return self.episodes * (self.instance.num_vertices if per_step else 1)
+
     def measure(self, rollouts: Rollouts, number: int) -> FloatArray:
         """(B,) makespans of episodes under one draw of the noise; the best is remembered."""
         devices = self.instance.expand(rollouts.devices)
-        makespans = self.simulator.makespans(
-            self.graph, devices, seed=number, threads=self.threads
-        )
+        makespans = self.simulator.makespans(self.graph, devices, seed=number, threads=self.threads)
         first = int(np.argmin(makespans))
         if makespans[first] < self.best_s or self.config.draws > 1:
             order = self.instance.vertices[rollouts.order[first]]

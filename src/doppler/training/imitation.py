@@ -28,11 +28,16 @@ def imitate(
     makespans = exercise.measure(rollouts, number)
     loss = torch.zeros((), device=scores.select.device)
     if policy.config.select:
-        loss = loss + miss(select_log_probs(scores, rollouts), urgent(exercise, scores, rollouts))
+        loss = loss + select_miss(exercise, scores, rollouts)
     if policy.config.place:
         early = tensor(scores.select, rollouts.features[..., EXTRA_START] <= 0)
         loss = loss + miss(place_log_probs(policy, scores, rollouts), early)
     return loss, makespans
+
+
+def select_miss(exercise: Exercise, scores: Scores, rollouts: Rollouts) -> Tensor:
+    """SEL's cross-entropy to the teacher, at the states of some episodes."""
+    return miss(select_log_probs(scores, rollouts), urgent(exercise, scores, rollouts))
 
 
 def urgent(exercise: Exercise, scores: Scores, rollouts: Rollouts) -> Tensor:

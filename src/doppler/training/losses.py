@@ -7,6 +7,7 @@ from torch import Tensor
 
 from doppler.mdp.rollout import Rollouts
 from doppler.policies.dual import DualPolicy, Scores
+from doppler.policies.plc import place_log_softmax
 
 
 def select_log_probs(scores: Scores, rollouts: Rollouts, temperature: float = 1.0) -> Tensor:
@@ -17,12 +18,17 @@ def select_log_probs(scores: Scores, rollouts: Rollouts, temperature: float = 1.
 
 
 def place_log_probs(
-    policy: DualPolicy, scores: Scores, rollouts: Rollouts, temperature: float = 1.0
+    policy: DualPolicy,
+    scores: Scores,
+    rollouts: Rollouts,
+    temperature: float = 1.0,
+    *,
+    alike: bool = True,
 ) -> Tensor:
     """(B, n, D) log-probability of every device at every step."""
     order, features = (tensor(scores.select, a) for a in (rollouts.order, rollouts.features))
     logits: Tensor = policy.place(scores.place, order, went(scores.select, rollouts), features)
-    return (logits / temperature).log_softmax(dim=2)
+    return place_log_softmax(logits, temperature, alike=alike)
 
 
 def chosen(log_probs: Tensor, rollouts: Rollouts) -> Tensor:

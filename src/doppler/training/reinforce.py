@@ -10,6 +10,7 @@ from doppler.policies.acting import episode_seeds
 from doppler.policies.dual import DualPolicy, Scores
 from doppler.training.config import ReinforceConfig, TrainConfig
 from doppler.training.exercise import Exercise
+from doppler.training.imitation import select_miss
 from doppler.training.losses import chosen, entropy, place_log_probs, select_log_probs, tensor
 
 CLIP = 3.0  # spreads of the batch beyond which an episode counts no more
@@ -20,26 +21,21 @@ def reinforce(
 ) -> tuple[Tensor, FloatArray]:
     """The loss of one update, when `share` of the stage is done, and its episodes' makespans."""
     stage = config.sim
-    temperature = between(stage.temperature, share)
-    sampling = Sampling(
-        select_temperature=temperature,
-        place_temperature=temperature,
-        epsilon=between(stage.epsilon, share),
-    )
+    sampling = sampling_at(stage, share)
     scores = policy(exercise.actor.inputs)
     seeds = episode_seeds(config.seed, 1, number, stage.batch + _num_lessons(stage))
     rollouts = exercise.actor.play(policy, scores, sampling, seeds[: stage.batch])
     makespans = exercise.measure(rollouts, number)
     gain = tensor(scores.select, advantages(exercise, makespans, stage)).float()
-    loss = policy_loss(policy, scores, rollouts, gain, stage, temperature or 1.0)
+    loss = policy_loss(policy, scores, rollouts, gain, stage, sampling.place_temperature or 1.0)
+    if policy.config.select and stage.anchor:
+        loss = loss + stage.anchor * select_miss(exercise, scores, rollouts)
     if exercise.expert is not None:
         devices = exercise.instance.expand(rollouts.devices)
         lessons = exercise.expert.lessons(devices, makespans, number)
         if exercise.expert.best_s < exercise.best_s and len(lessons):
             exercise.consider(exercise.expert.pool.devices[0])
-        loss = loss + lesson_loss(
-            policy, scores, exercise, sampling, lessons, seeds[stage.batch :]
-        )
+        loss = loss + lesson_loss(policy, scores, exercise, sampling, lessons, seeds[stage.batch :])
     return loss, makespans
 
 
@@ -55,13 +51,18 @@ def policy_loss(
     loss = torch.zeros((), device=gain.device)
     if policy.config.select:
         log_probs = select_log_probs(scores, rollouts, temperature)
-        loss = loss - stage.reinforce * (gain[:, None] * log_probs[..., 0]).mean()
-        loss = loss - stage.entropy * entropy(log_probs).mean()
+        loss = loss + choice_loss(log_probs[..., 0], entropy(log_probs), gain, stage)
     if policy.config.place:
-        log_probs = place_log_probs(policy, scores, rollouts, temperature)
-        loss = loss - stage.reinforce * (gain[:, None] * chosen(log_probs, rollouts)).mean()
-        loss = loss - stage.entropy * entropy(log_probs).mean()
+        log_probs = place_log_probs(policy, scores, rollouts, temperature, alike=stage.alike)
+        loss = loss + choice_loss(chosen(log_probs, rollouts), entropy(log_probs), gain, stage)
     return loss
+
+
+def choice_loss(
+    log_probs: Tensor, entropies: Tensor, gain: Tensor, stage: ReinforceConfig
+) -> Tensor:
+    """The same of one policy, from (B, n) log-probabilities of its choices and entropies."""
+    return -stage.reinforce * (gain[:, None] * log_probs).mean() - stage.entropy * entropies.mean()
 
 
 def lesson_loss(
@@ -95,6 +96,17 @@ def advantages(exercise: Exercise, makespans: FloatArray, stage: ReinforceConfig
     spread_s = makespans.std() + 1e-9 * mean_s
     gain: FloatArray = np.clip((mean_s - makespans) / spread_s, -CLIP, CLIP)
     return gain
+
+
+def sampling_at(stage: ReinforceConfig, share: float) -> Sampling:
+    """How actions are sampled when a share of the stage is done."""
+    temperature = between(stage.temperature, share)
+    return Sampling(
+        select_temperature=temperature,
+        place_temperature=temperature,
+        epsilon=between(stage.epsilon, share),
+        alike=stage.alike,
+    )
 
 
 def between(ends: tuple[float, float], share: float) -> float:

@@ -1,7 +1,7 @@
 """Trainer: runs the stages, one update at a time, so that it can stop and go on anywhere."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, replace
 from math import inf, isfinite
 from time import monotonic
 from typing import Any
@@ -13,11 +13,14 @@ from doppler.arrays import FloatArray
 from doppler.errors import ConfigError, TrainingError
 from doppler.graph.graph import Graph
 from doppler.policies.dual import DualPolicy, make_policy
+from doppler.policies.threads import one_thread
 from doppler.topology.topology import Topology
 from doppler.training.config import TrainConfig
 from doppler.training.exercise import Exercise
 from doppler.training.imitation import imitate
+from doppler.training.per_step import reinforce_by_steps
 from doppler.training.reinforce import between, reinforce
+from doppler.training.variants import vary
 
 Update = Callable[[DualPolicy, Exercise, TrainConfig, float, int], tuple[Tensor, FloatArray]]
 UPDATES: dict[str, Update] = {"imitation": imitate, "sim": reinforce}
@@ -63,31 +66,47 @@ class Trainer:
         for graph, _ in pairs:
             if not len(graph.assigned):
                 raise ConfigError(f"graph `{graph.name}` has no vertices to place")
+        if policy is not None:
+            config = replace(config, policy=policy.config)
         self.config = config
         self.policy = (policy or make_policy(config.policy, config.seed)).to(config.device)
         self.optimizer = torch.optim.Adam(self.policy.parameters())
         self.exercises = [Exercise(graph, topology, config) for graph, topology in pairs]
+        self.variants = [
+            Exercise(vary(graph, 1 + number, config.variation), topology, config)
+            for number in range(config.variants)
+            for graph, topology in pairs
+        ]
         self.stage = 0  # index of the stage under way
         self.update = 0  # updates done in it
         self.seconds = 0.0  # of training so far
         self.stage_began_s = 0.0  # the same, when the stage began
 
-    def run(self) -> Iterator[Progress]:
+    def run(self) -> Generator[Progress, None, None]:
         """Train to the end; every update is yielded when it is done and can be saved."""
+        with one_thread():
+            yield from self._updates()
+
+    def _updates(self) -> Generator[Progress, None, None]:
         while self.stage < len(self.config.stages):
             name = self.config.stages[self.stage]
+            per_step = name == "sim" and self.config.sim.messages == "step"
+            update = reinforce_by_steps if per_step else UPDATES[name]
             while (share := self.share()) < 1.0:
                 began = monotonic()
-                exercise = self.exercises[self.update % len(self.exercises)]
-                loss, makespans = UPDATES[name](
-                    self.policy, exercise, self.config, share, self.update
-                )
+                exercise = self.all_exercises[self.update % len(self.all_exercises)]
+                loss, makespans = update(self.policy, exercise, self.config, share, self.update)
                 lr = between(getattr(self.config, name).lr, share)
                 self._step(loss, lr, exercise)
                 self.update += 1
                 self.seconds += monotonic() - began
                 yield self._progress(name, exercise, makespans, float(loss.detach()), lr)
             self.stage, self.update, self.stage_began_s = self.stage + 1, 0, self.seconds
+
+    @property
+    def all_exercises(self) -> list[Exercise]:
+        """The exercises and their variants."""
+        return [*self.exercises, *self.variants]
 
     def share(self) -> float:
         """The share of the stage under way that is done, by episodes or by seconds."""
@@ -110,7 +129,7 @@ class Trainer:
         if not (torch.isfinite(loss) and torch.isfinite(norm)):
             raise TrainingError(
                 f"the loss on `{exercise.label}` is {float(loss.detach())} at update {self.update}",
-                hint="resume from the last checkpoint with a lower lr",
+                hint="go on from the last checkpoint, with a lower lr: dop train --from",
             )
         for group in self.optimizer.param_groups:
             group["lr"] = lr
@@ -146,7 +165,7 @@ class Trainer:
             "stage_began_s": self.stage_began_s,
             "exercises": [],
         }
-        for i, exercise in enumerate(self.exercises):
+        for i, exercise in enumerate(self.all_exercises):
             kept: dict[str, Any] = {"best": exercise.best_devices}
             if exercise.best_order is not None:
                 kept["order"] = exercise.best_order
@@ -171,7 +190,7 @@ class Trainer:
         self.stage, self.update = values["stage"], values["update"]
         self.seconds, self.stage_began_s = values["seconds"], values["stage_began_s"]
         for i, (exercise, numbers) in enumerate(
-            zip(self.exercises, values["exercises"], strict=True)
+            zip(self.all_exercises, values["exercises"], strict=True)
         ):
             arrays = {k: v.numpy() for k, v in _under(f"exercise.{i}.", tensors).items()}
             exercise.mean_s, exercise.episodes = numbers["mean_s"], numbers["episodes"]

@@ -1,0 +1,422 @@
+"""What does learning give? Quality, ablations, unseen graphs and machines, over several seeds.
+
+Every measurement is a job, `table/case/seed`, that appends a line to a file of results:
+
+    python benchmarks/learning.py run 'quality/*' --seconds 300 --results results.jsonl
+    python benchmarks/learning.py show results.jsonl
+
+`run` takes patterns and does the jobs one after the other, each on one core, so several processes
+may run side by side on the same file; `list` names all jobs. `show` prints the tables from the
+lines of one or more files. `benchmarks/results/learning.jsonl` is what we measured.
+
+Makespans are simulated milliseconds. `policy` is the policy alone: the best of one greedy and 256
+sampled assignments (128 for graphs it has not seen). `run` is the best that training came across,
+the expert's search included.
+"""
+
+import argparse
+import json
+import os
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from fnmatch import fnmatch
+from pathlib import Path
+from time import perf_counter, process_time
+from typing import Any
+
+import numpy as np
+import torch
+from placers import instant, problem
+
+from doppler.graph import Graph
+from doppler.mdp import make_instance
+from doppler.placers import lower_bounds
+from doppler.placers.doppler import DopplerPlacer
+from doppler.placers.search import SearchConfig, search, starting_points, warm_up
+from doppler.policies.dual import DualPolicy, PolicyConfig
+from doppler.sim import Simulator
+from doppler.topology import Topology
+from doppler.training.config import PRESETS, TrainConfig
+from doppler.training.trainer import Trainer
+
+FOUR = tuple(f"p100x4/{name}" for name in ("chainmm", "ffnn", "llama-block", "llama-layer"))
+SIX = (*FOUR, "v100x8/llama-block", "v100x8/llama-layer")
+SEEDS = 3
+LAYER, CHAIN = "p100x4/llama-layer", "p100x4/chainmm"
+TRANSFERS = [(s, t) for t in ("llama-block", "llama-layer") for s in ("ffnn", "chainmm")]
+SHOTS = (0, 2048, 4096)
+SEED_EVALUATIONS = 20_000
+VARIANTS = 3  # copies with other costs of the graphs that a policy for others is trained on
+
+Result = dict[str, Any]
+
+
+def variants() -> dict[str, TrainConfig]:
+    """The departures from the paper's algorithm one by one, and Table 3's parts."""
+    base = PRESETS["default"]
+    sim = base.sim
+    return {
+        "default": base,
+        "only PLC (critical path selects)": replace(base, policy=PolicyConfig(select=False)),
+        "only SEL (critical path places)": replace(base, policy=PolicyConfig(place=False)),
+        "no Stage I": replace(base, stages=("sim",)),
+        "paper's device features": replace(base, policy=PolicyConfig(features="paper")),
+        "no expert": replace(base, sim=replace(sim, expert=None, reinforce=1.0)),
+        "no REINFORCE": replace(base, sim=replace(sim, reinforce=0.0)),
+        "paper preset": PRESETS["paper"],
+    }
+
+
+@dataclass(frozen=True)
+class Job:
+    """One measurement."""
+
+    name: str  # table/case/seed
+    work: Callable[[float, int], Result]
+    seed: int
+
+
+def jobs() -> list[Job]:
+    """All measurements."""
+    found = [Job(f"heuristics/{label}/0", _heuristics(label), 0) for label in SIX]
+    found += [Job(f"search/{label}/0", _search(label), 0) for label in SIX]
+    for seed in range(SEEDS):
+        found += [Job(f"quality/{label}/{seed}", _quality(label), seed) for label in SIX]
+        found += [Job(f"unseen/{label}/{seed}", _unseen(label), seed) for label in FOUR]
+        for label in (CHAIN, LAYER):
+            found += [
+                Job(f"ablation/{label} {name}/{seed}", _ablation(label, config), seed)
+                for name, config in variants().items()
+            ]
+        found += [Job(f"transfer/{s} to {t}/{seed}", _transfer(s, t), seed) for s, t in TRANSFERS]
+        found += [
+            Job(f"machine/{name}/{seed}", _machine(name), seed) for name in ("chainmm", "ffnn")
+        ]
+        found += [
+            Job(f"messages/{how}/{seed}", _messages(how), seed) for how in ("episode", "step")
+        ]
+    found += [Job(f"quality/{CHAIN}/{seed}", _quality(CHAIN), seed) for seed in (3, 4)]
+    return found
+
+
+def train(
+    labels: list[str] | tuple[str, ...],
+    config: TrainConfig,
+    seconds: float | None,
+    seed: int,
+    start: DualPolicy | None = None,
+) -> tuple[Trainer, Result]:
+    """A trainer that has trained on one core, and what that took."""
+    pairs = [problem(label) for label in labels]
+    config = replace(config, seconds=seconds, seed=seed, threads=1)
+    trainer = Trainer(pairs, config, policy=start)
+    began, episodes, best_at = process_time(), 0, 0
+    best_s = np.inf
+    for progress in trainer.run():
+        stage = getattr(config, progress.stage)
+        episodes += stage.batch
+        if progress.stage == "sim" and progress.best_s < best_s:
+            best_s, best_at = progress.best_s, progress.episodes
+    took = {"episodes": episodes, "seconds": process_time() - began, "best_at": best_at}
+    return trainer, took
+
+
+def judge(policy: DualPolicy, graph: Graph, topology: Topology, samples: int) -> Result:
+    """What the policy alone makes of a graph, in ms, and how long that took."""
+    began = perf_counter()
+    placer = DopplerPlacer(policy, samples=samples)
+    _, _, makespans = placer.propose(make_instance(graph, topology), seed=1)
+    return {
+        "policy": makespans.min() * 1e3,
+        "greedy": makespans[0] * 1e3,
+        "inference_s": perf_counter() - began,
+    }
+
+
+def _heuristics(label: str) -> Callable[[float, int], Result]:
+    def work(seconds: float, seed: int) -> Result:
+        graph, topology = problem(label)
+        found = instant(graph, topology)
+        best = min(found, key=lambda name: found[name])
+        bound = lower_bounds(graph, topology).best_s * 1e3
+        return {"best": found[best], "name": best, "bound": bound, **found}
+
+    return work
+
+
+def _search(label: str) -> Callable[[float, int], Result]:
+    def work(seconds: float, seed: int) -> Result:
+        graph, topology = problem(label)
+        starts = starting_points(graph, topology, seed)
+        config = SearchConfig(seconds=seconds, chains=2)
+        result = search(graph, topology, starts, config, seed=seed)
+        return {"best": result.cost_s * 1e3, "evaluations": result.evaluations}
+
+    return work
+
+
+def _quality(label: str) -> Callable[[float, int], Result]:
+    def work(seconds: float, seed: int) -> Result:
+        trainer, took = train([label], PRESETS["default"], seconds, seed)
+        graph, topology = problem(label)
+        found = judge(trainer.policy, graph, topology, 256)
+        best = {"run": trainer.exercises[0].best_s * 1e3}
+        return took | found | best | _seeded(trainer.policy, graph, topology, seed)
+
+    return work
+
+
+def _seeded(policy: DualPolicy, graph: Graph, topology: Topology, seed: int) -> Result:
+    """Search from the policy's proposals against search from the heuristics, in evaluations."""
+    devices, _, makespans = DopplerPlacer(policy).propose(make_instance(graph, topology))
+    instance = make_instance(graph, topology)
+    first = np.argsort(makespans)[:12]
+    config = SearchConfig(evaluations=SEED_EVALUATIONS, chains=1)
+    plain = search(graph, topology, starting_points(graph, topology, seed), config, seed=seed)
+    seeded = search(graph, topology, list(instance.expand(devices[first])), config, seed=seed)
+    sooner = [n for _, n, cost_s in seeded.history if cost_s <= plain.cost_s]
+    return {
+        "search_from_heuristics": plain.cost_s * 1e3,
+        "search_from_policy": seeded.cost_s * 1e3,
+        "evaluations_to_match": sooner[0] + len(makespans) if sooner else None,
+        "evaluations_plain": plain.history[-1][1] if plain.history else 0,
+    }
+
+
+def _unseen(label: str) -> Callable[[float, int], Result]:
+    def work(seconds: float, seed: int) -> Result:
+        others = [other for other in FOUR if other != label]
+        config = replace(PRESETS["default"], variants=VARIANTS)
+        trainer, took = train(others, config, seconds, seed)
+        return took | judge(trainer.policy, *problem(label), 128)
+
+    return work
+
+
+def _ablation(label: str, config: TrainConfig) -> Callable[[float, int], Result]:
+    def work(seconds: float, seed: int) -> Result:
+        trainer, took = train([label], config, seconds, seed)
+        graph, topology = problem(label)
+        best = {"run": trainer.exercises[0].best_s * 1e3}
+        return took | judge(trainer.policy, graph, topology, 256) | best
+
+    return work
+
+
+def _transfer(source: str, target: str) -> Callable[[float, int], Result]:
+    def work(seconds: float, seed: int) -> Result:
+        trainer, _ = train([f"p100x4/{source}"], PRESETS["default"], seconds, seed)
+        graph, topology = problem(f"p100x4/{target}")
+        found: Result = {}
+        state = {k: v.clone() for k, v in trainer.policy.state_dict().items()}
+        for shots in SHOTS:
+            trainer.policy.load_state_dict(state)
+            policy = trainer.policy
+            if shots:
+                base = PRESETS["default"]
+                config = replace(base, stages=("sim",), sim=replace(base.sim, episodes=shots))
+                policy = train([f"p100x4/{target}"], config, None, seed, policy)[0].policy
+            found[f"after_{shots}"] = judge(policy, graph, topology, 128)["policy"]
+        return found
+
+    return work
+
+
+def _machine(name: str) -> Callable[[float, int], Result]:
+    """Trained on p100x4, then used on v100x8 as it is and after some episodes (App. J)."""
+
+    def work(seconds: float, seed: int) -> Result:
+        trainer, _ = train([f"p100x4/{name}"], PRESETS["default"], seconds, seed)
+        graph, topology = problem(f"v100x8/{name}")
+        base = PRESETS["default"]
+        config = replace(base, stages=("sim",), sim=replace(base.sim, episodes=SHOTS[-1]))
+        found: Result = {"zero": _on(trainer.policy, graph, topology)}
+        tuned, _ = train([f"v100x8/{name}"], config, None, seed, trainer.policy)
+        return found | {"tuned": _on(tuned.policy, graph, topology)}
+
+    return work
+
+
+def _on(policy: DualPolicy, graph: Graph, topology: Topology) -> Result:
+    """Makespan and the share of reads within a device, within a group and across groups."""
+    assignment = DopplerPlacer(policy).place(graph, topology)
+    trace = Simulator(topology).run(graph, assignment)
+    producer = graph.tensor_producer[graph.edge_tensor]
+    kept = ~graph.is_input[producer]
+    a, b = assignment.devices[producer[kept]], assignment.devices[graph.edge_reader[kept]]
+    groups = np.array([device.group for device in topology.devices])
+    same, near = a == b, groups[a] == groups[b]
+    shares = {"device": same, "group": near & ~same, "across": ~near}
+    return {"ms": trace.makespan_s * 1e3} | {k: float(v.mean()) for k, v in shares.items()}
+
+
+def _messages(how: str) -> Callable[[float, int], Result]:
+    """REINFORCE on ChainMM with message passing once per episode, or at every step (App. G.3)."""
+
+    def work(seconds: float, seed: int) -> Result:
+        base = PRESETS["default"]
+        sim = replace(base.sim, expert=None, reinforce=1.0, messages=how, batch=16)
+        trainer, took = train([CHAIN], replace(base, sim=sim), seconds, seed)
+        exercise = trainer.exercises[0]
+        passes = took["best_at"] * (exercise.instance.num_vertices if how == "step" else 1)
+        return took | {"run": exercise.best_s * 1e3, "passes_to_best": passes}
+
+    return work
+
+
+def run(patterns: list[str], seconds: float, results: Path) -> None:
+    """Do the jobs that match, and append a line for each."""
+    torch.set_num_threads(1)
+    warm_up()
+    for job in jobs():
+        if any(fnmatch(job.name, pattern) for pattern in patterns):
+            found = job.work(seconds, job.seed)
+            line = {"job": job.name, "budget_s": seconds, "cores": len(os.sched_getaffinity(0))}
+            with results.open("a") as file:
+                file.write(json.dumps(line | found, default=float) + "\n")
+            print(job.name, json.dumps(found, default=float), flush=True)
+
+
+def read(paths: list[Path]) -> dict[str, dict[str, list[Result]]]:
+    """Results by table and case; of the same job, the last."""
+    lines: dict[str, Result] = {}
+    for path in paths:
+        for line in path.read_text().splitlines():
+            result = json.loads(line)
+            lines[result["job"]] = result
+    found: dict[str, dict[str, list[Result]]] = defaultdict(lambda: defaultdict(list))
+    for name, result in sorted(lines.items()):
+        table, _, rest = name.partition("/")
+        found[table][rest.rpartition("/")[0]].append(result)
+    return found
+
+
+def spread(results: list[Result], key: str, best: float | None = None) -> str:
+    """Mean ± standard deviation over seeds; as percent above `best` where that is given."""
+    values = np.array([r[key] for r in results if r.get(key) is not None], float)
+    if not len(values):
+        return "–"
+    if best is not None:
+        values = 100 * (values / best - 1)
+        return f"{values.mean():+.2f} ± {values.std():.2f} %"
+    return f"{values.mean():.2f} ± {values.std():.2f}"
+
+
+def best_known(tables: dict[str, dict[str, list[Result]]], label: str) -> float:
+    """The least makespan that any job found."""
+    keys = ("best", "policy", "run", "search_from_policy", "search_from_heuristics")
+    cases = [tables[name].get(label, []) for name in ("heuristics", "search", "quality", "unseen")]
+    cases += [r for case, r in tables["ablation"].items() if case.startswith(label)]
+    values = [r[key] for results in cases for r in results for key in keys if key in r]
+    return min(values, default=float("nan"))
+
+
+def show(paths: list[Path]) -> None:
+    """Print every table there are results for."""
+    tables = read(paths)
+    known = {label: best_known(tables, label) for label in (*SIX, "v100x8/chainmm", "v100x8/ffnn")}
+    show_quality(tables, known)
+    show_seeded(tables, known)
+    show_unseen(tables, known)
+    show_ablation(tables, known)
+    show_messages(tables)
+    show_transfer(tables, known)
+    show_machines(tables)
+
+
+def show_quality(tables: Any, known: dict[str, float]) -> None:
+    print("\n### Quality: one policy per graph\n")
+    print("| problem | best known, ms | best heuristic | policy alone | run | seeds |")
+    print("|---|---|---|---|---|---|")
+    for label in SIX:
+        rows = tables["quality"].get(label, [])
+        heuristic = tables["heuristics"].get(label, [{}])[0]
+        name = f" (`{heuristic['name']}`)" if heuristic else ""
+        above = spread([heuristic], "best", known[label]).split(" ±")[0] + " %" + name
+        cells = [spread(rows, key, known[label]) for key in ("policy", "run")]
+        print(f"| `{label}` | {known[label]:.2f} | {above} | {' | '.join(cells)} | {len(rows)} |")
+
+
+def show_seeded(tables: Any, known: dict[str, float]) -> None:
+    print(f"\n### Search from the policy, {SEED_EVALUATIONS:,} evaluations\n")
+    print("| problem | from heuristics | from the policy | evaluations to match |")
+    print("|---|---|---|---|")
+    for label in SIX:
+        rows = tables["quality"].get(label, [])
+        cells = [
+            spread(rows, key, known[label])
+            for key in ("search_from_heuristics", "search_from_policy")
+        ]
+        matched = [r["evaluations_to_match"] for r in rows]
+        plain = [r["evaluations_plain"] for r in rows]
+        told = ", ".join("never" if m is None else f"{m:,}" for m in matched)
+        print(f"| `{label}` | {' | '.join(cells)} | {told} (of {np.mean(plain or [0]):,.0f}) |")
+
+
+def show_unseen(tables: Any, known: dict[str, float]) -> None:
+    print("\n### A graph it has not seen, after training on the other three\n")
+    print("| problem | best known, ms | 128 samples | greedy | seconds |\n|---|---|---|---|---|")
+    for label in FOUR:
+        rows = tables["unseen"].get(label, [])
+        cells = [spread(rows, key, known[label]) for key in ("policy", "greedy")]
+        took = spread(rows, "inference_s")
+        print(f"| `{label}` | {known[label]:.2f} | {' | '.join(cells)} | {took} |")
+
+
+def show_ablation(tables: Any, known: dict[str, float]) -> None:
+    print("\n### What each part buys: above the best known, the same seconds each\n")
+    print("| problem | variant | policy alone | run | episodes |\n|---|---|---|---|---|")
+    for label in (CHAIN, LAYER):
+        for name in variants():
+            rows = tables["ablation"].get(f"{label} {name}", [])
+            cells = [spread(rows, key, known[label]) for key in ("policy", "run")]
+            episodes = np.mean([r["episodes"] for r in rows]) if rows else 0
+            print(f"| `{label}` | {name} | {' | '.join(cells)} | {episodes:,.0f} |")
+
+
+def show_messages(tables: Any) -> None:
+    print("\n### Message passing once per episode, or at every step (ChainMM, REINFORCE)\n")
+    print("| | best, ms | episodes to best | passes to best | episodes |\n|---|---|---|---|---|")
+    for how in ("episode", "step"):
+        rows = tables["messages"].get(how, [])
+        keys = ("run", "best_at", "passes_to_best", "episodes")
+        print(f"| once per {how} | " + " | ".join(spread(rows, key) for key in keys) + " |")
+
+
+def show_transfer(tables: Any, known: dict[str, float]) -> None:
+    heads = " | ".join("zero-shot" if n == 0 else f"{n:,} episodes" for n in SHOTS)
+    print(f"\n### Transfer between graphs\n\n| from, to | {heads} |\n|---|" + "---|" * len(SHOTS))
+    for source, target in TRANSFERS:
+        rows = tables["transfer"].get(f"{source} to {target}", [])
+        best = known[f"p100x4/{target}"]
+        cells = [spread(rows, f"after_{shots}", best) for shots in SHOTS]
+        print(f"| `{source}` to `{target}` | {' | '.join(cells)} |")
+
+
+def show_machines(tables: Any) -> None:
+    print("\n### From p100x4 to v100x8\n")
+    print("| graph | | ms | same device | same group | across |\n|---|---|---|---|---|---|")
+    for name, rows in sorted(tables["machine"].items()):
+        for how in ("zero", "tuned"):
+            values = [r[how] for r in rows]
+            keys = ("ms", "device", "group", "across")
+            print(f"| `{name}` | {how} | " + " | ".join(spread(values, k) for k in keys) + " |")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    one = commands.add_parser("run")
+    one.add_argument("patterns", nargs="+")
+    one.add_argument("--seconds", type=float, default=300.0)
+    one.add_argument("--results", type=Path, default=Path("learning.jsonl"))
+    commands.add_parser("list")
+    commands.add_parser("show").add_argument("files", nargs="+", type=Path)
+    options = parser.parse_args()
+    if options.command == "run":
+        run(options.patterns, options.seconds, options.results)
+    elif options.command == "list":
+        print("\n".join(job.name for job in jobs()))
+    else:
+        show(options.files)

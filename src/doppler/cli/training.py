@@ -1,0 +1,246 @@
+"""`dop train`: a policy that places."""
+
+import shlex
+import sys
+from dataclasses import replace
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from doppler.cli.options import DEFAULT_TOPOLOGY, AsJson
+from doppler.cli.output import (
+    note,
+    percent,
+    print_json,
+    seconds,
+    showing_progress,
+    stdout,
+    table,
+)
+from doppler.errors import ConfigError, Interrupted
+
+if TYPE_CHECKING:
+    from doppler.training.config import TrainConfig
+    from doppler.training.run import Result, Run
+
+
+def train(
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="DIR", help="Directory of the run.")
+    ],
+    graph_files: Annotated[
+        list[Path] | None, typer.Argument(metavar="GRAPH", help="Graph files, in any known format.")
+    ] = None,
+    topology_names: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--topology",
+            "-t",
+            metavar="NAME|FILE",
+            help=f"May be repeated: every graph is trained on each. Default: {DEFAULT_TOPOLOGY}.",
+        ),
+    ] = None,
+    preset_name: Annotated[
+        str | None,
+        typer.Option("--preset", metavar="default|paper", help="Settings to begin with."),
+    ] = None,
+    config_file: Annotated[
+        Path | None,
+        typer.Option("--config", metavar="FILE", help="Changes to them, as TOML or JSON."),
+    ] = None,
+    stages: Annotated[
+        str | None,
+        typer.Option(metavar="A,B", help="Default: imitation,sim; with --from only sim."),
+    ] = None,
+    episodes: Annotated[
+        int | None, typer.Option(min=0, help="Of stage sim, per graph and topology.")
+    ] = None,
+    budget: Annotated[
+        float | None,
+        typer.Option("--seconds", metavar="S", help="End training after so long at the latest."),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of everything random.")] = None,
+    device: Annotated[
+        str | None, typer.Option(metavar="cpu|cuda", help="Where the networks compute.")
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="For episodes, simulation and search.")
+    ] = None,
+    start: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="RUN|FILE", help="Go on from the policy of another run."),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run in DIR where it was saved.")
+    ] = False,
+    save_every: Annotated[
+        float,
+        typer.Option("--checkpoint-every", min=0.0, metavar="S", help="Seconds between saves."),
+    ] = 30.0,
+    wandb: Annotated[
+        bool, typer.Option("--wandb", help="Log to Weights & Biases as well.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train a policy on graphs, first by imitation, then by reinforcement on the simulator.
+
+    Ctrl-C saves; --resume goes on from there, exactly as if nothing had happened.
+
+    Example: dop train graph.json --topology p100x4 --seconds 300 -o runs/first
+    """
+    from doppler.training.run import resume_run
+
+    options = {
+        "stages": stages,
+        "episodes": episodes,
+        "seconds": budget,
+        "seed": seed,
+        "device": device,
+        "threads": threads,
+    }
+    if resume:
+        given: dict[str, Any] = {"a graph": graph_files, "--topology": topology_names}
+        given |= {"--from": start, "--preset": preset_name, "--config": config_file}
+        _refuse(given | {f"--{name}": value for name, value in options.items()}, output)
+        with showing_progress():
+            run = resume_run(output, save_every_s=save_every, wandb=wandb)
+        graph, topology = (str(output / files[0]) for files in run.manifest.files().values())
+    elif graph_files:
+        config = _config(preset_name, config_file, options, transfer=start is not None)
+        names = topology_names or [DEFAULT_TOPOLOGY]
+        run = _start(graph_files, names, config, output, start, save_every, wandb)
+        graph, topology = str(graph_files[0]), names[0]
+    else:
+        raise ConfigError("there is no graph to train on", hint="dop train graph.json -o runs/x")
+    _train(run, output)
+    results = run.results()
+    if as_json:
+        print_json(_document_of(run, results, output))
+    else:
+        how = ["dop", "place", graph, "--topology", topology, "--placer", f"doppler:{output}"]
+        _print(run, results, output, shlex.join(how))
+
+
+def _refuse(options: dict[str, Any], output: Path) -> None:
+    given = [name for name, value in options.items() if value is not None]
+    if given:
+        raise ConfigError(
+            f"--resume takes all from `{output}`: leave out {', '.join(given)}",
+            hint=f"to train on in other ways, start a new run with --from {output}",
+        )
+
+
+def _config(
+    preset_name: str | None, file: Path | None, options: dict[str, Any], *, transfer: bool
+) -> "TrainConfig":
+    """The preset, changed by the file, changed by those options that are not None."""
+    from doppler.training.config import preset
+    from doppler.training.config_io import config_from, read_document
+
+    document = {} if file is None else read_document(file)
+    base = preset(preset_name or str(document.get("preset", "default")))
+    if transfer:  # imitation would undo what was learned
+        base = replace(base, stages=("sim",))
+    config = config_from(document | {"preset": base.preset}, base, source=f"`{file}`")
+    given = {key: value for key, value in options.items() if value is not None}
+    if "stages" in given:
+        given["stages"] = [name.strip() for name in given["stages"].split(",") if name.strip()]
+    if "episodes" in given:
+        given["sim"] = {"episodes": given.pop("episodes")}
+    return config_from(given, config, source="options")
+
+
+def _start(
+    graph_files: list[Path],
+    topology_names: list[str],
+    config: "TrainConfig",
+    output: Path,
+    start: Path | None,
+    save_every: float,
+    wandb: bool,
+) -> "Run":
+    from doppler.formats import load_graph
+    from doppler.topology import load_topology
+    from doppler.training.api import describe, make_manifest, starting_policy
+    from doppler.training.run import start_run
+
+    policy = None if start is None else starting_policy(start)
+    manifest = make_manifest(
+        [load_graph(file) for file in graph_files],
+        [load_topology(name) for name in topology_names],
+        config,
+        policy=policy,
+        command=shlex.join(["dop", *sys.argv[1:]]),
+        parent=None if start is None else describe(start),
+    )
+    with showing_progress():
+        return start_run(manifest, output, policy=policy, save_every_s=save_every, wandb=wandb)
+
+
+def _train(run: "Run", output: Path) -> None:
+    """Train to the end, or until Ctrl-C."""
+    from doppler.cli.training_view import View
+    from doppler.training.run import stopping
+
+    if not run.has_tensorboard:
+        note("no TensorBoard events are written: pip install doppler-placement[tensorboard]")
+    view = View(run.labels, run.manifest.config.seconds)
+
+    def stop() -> None:
+        view.say("finishing this update, then saving; Ctrl-C again stops at once")
+        run.stop()
+
+    try:
+        with stopping(stop), run:
+            try:
+                for progress in run:
+                    view.show(progress)
+            finally:
+                view.close()
+    except Interrupted:
+        note(f"saved: go on with `dop train --resume -o {output}`")
+        raise
+
+
+def _document_of(run: "Run", results: "list[Result]", output: Path) -> dict[str, Any]:
+    return {
+        "run": str(output),
+        "episodes": sum(run.tally.episodes.values()),
+        "seconds": run.trainer.seconds,
+        "exercises": [
+            {
+                "makespan_s": result.makespan_s if isfinite(result.makespan_s) else None,
+                "lower_bound_s": result.lower_bound_s,
+                "gap": result.gap if isfinite(result.gap) else None,
+                "graph": result.graph,
+                "topology": result.topology,
+                "episodes": result.episodes,
+                "seconds": result.seconds,
+                "assignment": str(result.assignment) if isfinite(result.makespan_s) else None,
+            }
+            for result in results
+        ],
+    }
+
+
+def _print(run: "Run", results: "list[Result]", output: Path, how_to_place: str) -> None:
+    from rich.markup import escape
+
+    out = stdout()
+    shown = table("exercise", "best makespan", "bound", "gap", "episodes", "trained")
+    for result in results:
+        runs = isfinite(result.makespan_s)
+        shown.add_row(
+            escape(result.exercise),
+            seconds(result.makespan_s) if runs else "none that fits",
+            seconds(result.lower_bound_s),
+            percent(result.gap) if runs else "",
+            str(result.episodes),
+            seconds(result.seconds),
+        )
+    out.print(shown)
+    took = seconds(run.trainer.seconds)
+    out.print(f"trained for {took}; the run is in {output}", markup=False)
+    out.print(f"place with it:\n  {how_to_place}", markup=False, soft_wrap=True)

@@ -1,0 +1,164 @@
+"""What `dop train` shows of its work: a live view on a terminal, a line now and then elsewhere."""
+
+import sys
+from collections import deque
+from collections.abc import Collection
+from math import inf, isfinite
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from doppler.cli.output import note, percent, seconds, table
+from doppler.placers.bounds import gap
+
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.live import Live
+
+    from doppler.training.trainer import Progress
+
+PAUSE_S = 10.0  # between lines
+FRAME_S = 0.25  # between pictures
+WINDOW_S = 10.0  # of training, over which speed is measured
+MAX_SHOWN = 3  # exercises in a line
+
+
+class Meter:
+    """Speed and time left, from the updates of the last seconds."""
+
+    def __init__(self, budget_s: float | None) -> None:
+        """`budget_s` ends all stages."""
+        self.budget_s = budget_s
+        self._recent: deque[Progress] = deque()
+
+    def add(self, progress: "Progress") -> None:
+        """Take an update."""
+        if self._recent and self._recent[-1].stage != progress.stage:
+            self._recent.clear()
+        self._recent.append(progress)
+        while progress.seconds - self._recent[0].seconds > WINDOW_S and len(self._recent) > 2:
+            self._recent.popleft()
+
+    def episodes_per_s(self) -> float:
+        """Episodes a second, or 0 where that is not known yet."""
+        return self._per_s("episodes")
+
+    def left_s(self) -> float:
+        """Seconds until the stage ends, or the last one where a budget does; at least 0."""
+        last = self._recent[-1]
+        if self.budget_s is not None and last.stage == "sim":
+            return max(self.budget_s - last.seconds, 0.0)
+        speed = self._per_s("share")
+        return (1 - last.share) / speed if speed > 0 else inf
+
+    def _per_s(self, name: str) -> float:
+        first, last = self._recent[0], self._recent[-1]
+        took = last.seconds - first.seconds
+        return (getattr(last, name) - getattr(first, name)) / took if took > 0 else 0.0
+
+
+class View:
+    """Shows updates on stderr."""
+
+    def __init__(
+        self, labels: Collection[str], budget_s: float | None, *, live: bool | None = None
+    ) -> None:
+        """`labels` are the exercises to show; others only count."""
+        self.labels = labels
+        self.meter = Meter(budget_s)
+        self._live_wanted = sys.stderr.isatty() if live is None else live
+        self._live: Live | None = None
+        self._exercises: dict[str, Progress] = {}  # the last update of each
+        self._shown = -PAUSE_S if self._live_wanted else monotonic()
+
+    def show(self, progress: "Progress") -> None:
+        """Take an update, and show it if it is time to."""
+        self.meter.add(progress)
+        if progress.exercise in self.labels:
+            self._exercises[progress.exercise] = progress
+        if monotonic() - self._shown < (FRAME_S if self._live_wanted else PAUSE_S):
+            return
+        self._shown = monotonic()
+        if self._live_wanted:
+            self._draw(progress)
+        else:
+            note(self.line(progress))
+
+    def say(self, text: str) -> None:
+        """Print a remark above the live view."""
+        if self._live is None:
+            note(text)
+        else:
+            self._live.console.print(text)
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+        if self._live is not None:
+            self._live.stop()
+
+    def line(self, progress: "Progress") -> str:
+        """All in one line."""
+        shown = list(self._exercises.values())
+        parts = [f"{p.exercise} {_makespans(p)}" for p in shown[-MAX_SHOWN:]]
+        more = f"; and {len(shown) - MAX_SHOWN} more" if len(shown) > MAX_SHOWN else ""
+        headline = self.headline(progress)
+        return f"{headline}: {'; '.join(parts)}{more}" if parts else headline
+
+    def headline(self, progress: "Progress") -> str:
+        """The stage, how far it is, its speed and the time left."""
+        left = self.meter.left_s()
+        return ", ".join(
+            [
+                f"{progress.stage} {percent(progress.share)}",
+                f"{progress.episodes} episodes",
+                f"{self.meter.episodes_per_s():.0f}/s",
+                f"{clock(left)} left" if isfinite(left) else "time left unknown",
+            ]
+        )
+
+    def _draw(self, progress: "Progress") -> None:
+        if self._live is None:
+            from rich.console import Console
+            from rich.live import Live
+
+            console = Console(stderr=True, highlight=False)
+            self._live = Live(console=console, transient=True, auto_refresh=False)
+            self._live.start()
+        self._live.update(self.picture(progress), refresh=True)
+
+    def picture(self, progress: "Progress") -> "Group":
+        """A bar, and a table of all exercises."""
+        from rich.console import Group
+        from rich.markup import escape
+        from rich.progress_bar import ProgressBar
+
+        shown = table("exercise", "this update", "best", "bound", "gap")
+        for p in self._exercises.values():
+            shown.add_row(escape(p.exercise), seconds(p.mean_s), *_best(p))
+        bar: Any = ProgressBar(total=1.0, completed=progress.share, width=40)
+        return Group(self.headline(progress), bar, shown)
+
+
+def clock(value: float) -> str:
+    """A duration for people who wait: 1:02:03, 2:03, 3 s."""
+    whole = round(value)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _best(progress: "Progress") -> tuple[str, str, str]:
+    bound = seconds(progress.bound_s)
+    if not isfinite(progress.best_s):
+        return "none that fits", bound, ""
+    return (
+        seconds(progress.best_s),
+        bound,
+        percent(gap(progress.best_s, progress.bound_s)),
+    )
+
+
+def _makespans(progress: "Progress") -> str:
+    best, _, above = _best(progress)
+    return f"mean {seconds(progress.mean_s)}, best {best}" + (f", gap {above}" if above else "")

@@ -1,0 +1,156 @@
+"""Metrics of a run: a line of JSON per update, and TensorBoard or Weights & Biases if wanted."""
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from importlib import import_module
+from importlib.util import find_spec
+from math import isfinite
+from pathlib import Path
+from time import monotonic
+from typing import Any, Protocol
+
+from doppler.errors import MissingExtraError
+from doppler.training.trainer import Progress
+
+FILE = "metrics.jsonl"
+EVENTS = "tensorboard"  # folder of its events
+PAUSE_S = 0.2  # between what is sent of one exercise: plots show a thousand points at most
+PROJECT = "doppler"  # at Weights & Biases
+
+
+class MetricsFile:
+    """Appends a line per update, from so many lines on."""
+
+    def __init__(self, folder: Path, steps: int) -> None:
+        """What comes after the line of update `steps` is cut off."""
+        self._file = (folder / FILE).open("a+b")
+        try:
+            self._cut(steps)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _cut(self, steps: int) -> None:
+        self._file.seek(0)
+        end = sum(len(line) for _, line in zip(range(steps), self._file, strict=False))
+        self._file.truncate(end)
+
+    def write(self, step: int, progress: Progress) -> None:
+        """Append the line of an update."""
+        self._file.write(json.dumps(row(step, progress), allow_nan=False).encode() + b"\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file; what could not be written is lost."""
+        with suppress(OSError):
+            self._file.close()
+
+
+def row(step: int, progress: Progress) -> dict[str, Any]:
+    """JSON values of an update, `step` counted over all stages; null is infinity."""
+    values = {"step": step} | asdict(progress)
+    return {k: None if isinstance(v, float) and not isfinite(v) else v for k, v in values.items()}
+
+
+class Plots(Protocol):
+    """Something that draws numbers by the update they belong to."""
+
+    def log(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Take the numbers of one update."""
+        ...
+
+    def close(self) -> None:
+        """Send all that was taken."""
+        ...
+
+
+class TensorBoard:
+    """Plots as TensorBoard events."""
+
+    def __init__(self, folder: Path, steps: int) -> None:
+        """What came after update `steps` is to be forgotten."""
+        from torch.utils.tensorboard import SummaryWriter
+
+        writer: Any = SummaryWriter  # it has no types
+        self._writer = writer(str(folder / EVENTS), purge_step=steps + 1)
+
+    def log(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Write an event per number."""
+        for name, value in scalars.items():
+            self._writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        """Write what is still buffered."""
+        with suppress(OSError):
+            self._writer.close()
+
+
+class WeightsAndBiases:
+    """Plots at Weights & Biases."""
+
+    def __init__(self, folder: Path, run_id: str, config: Mapping[str, Any]) -> None:
+        self._run: Any = import_module("wandb").init(
+            project=PROJECT,
+            name=folder.name,
+            dir=str(folder),
+            id=run_id,
+            resume="allow",
+            config=dict(config),
+        )
+
+    def log(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Send the numbers."""
+        self._run.log(dict(scalars), step=step)
+
+    def close(self) -> None:
+        """Wait until all is sent."""
+        self._run.finish()
+
+
+def require_wandb() -> None:
+    """Raise unless Weights & Biases is there."""
+    if find_spec("wandb") is None:
+        raise MissingExtraError("wandb", "logging to Weights & Biases")
+
+
+def tensorboard(folder: Path, steps: int) -> TensorBoard | None:
+    """Plots as TensorBoard events; None where the library is absent or does not work."""
+    try:
+        return TensorBoard(folder, steps)
+    except (ImportError, AttributeError, TypeError):  # the last two: versions that do not fit
+        return None
+
+
+class Thinned:
+    """Hands on to plots what comes after a pause, exercise by exercise."""
+
+    def __init__(self, plots: list[Plots]) -> None:
+        self.plots = plots
+        self._last: dict[tuple[str, str], float] = {}
+
+    def log(self, step: int, progress: Progress) -> None:
+        """Plot an update, unless the last one of its exercise was a moment ago."""
+        key, now = (progress.stage, progress.exercise), monotonic()
+        if not self.plots or now - self._last.get(key, -PAUSE_S) < PAUSE_S:
+            return
+        self._last[key] = now
+        scalars = scalars_of(progress)
+        for plots in self.plots:
+            plots.log(step, scalars)
+
+    def close(self) -> None:
+        """Close all plots."""
+        for plots in self.plots:
+            plots.close()
+
+
+def scalars_of(progress: Progress) -> dict[str, float]:
+    """The numbers that are plotted, by `stage/exercise/name`."""
+    values = {name: getattr(progress, name) for name in ("mean_s", "least_s", "best_s", "loss")}
+    if progress.bound_s > 0:
+        values["gap"] = progress.best_s / progress.bound_s - 1
+    prefix = f"{progress.stage}/{progress.exercise}"
+    named = {f"{prefix}/{name}": value for name, value in values.items() if isfinite(value)}
+    return named | {f"{progress.stage}/lr": progress.lr}

@@ -1,0 +1,188 @@
+"""Stage II with message passing at every step, for the ablation of App. G.3.
+
+Episodes are played side by side by the readable `Episode`, with torch at every step, so that every
+vertex tells what has become of it. That takes as many passes of message passing as there are steps.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from doppler.arrays import FloatArray, IntArray
+from doppler.mdp.episode import Episode
+from doppler.mdp.rollout import Rollouts, Sampling
+from doppler.policies.acting import Actor, episode_seeds
+from doppler.policies.dual import DualPolicy, Scores
+from doppler.policies.inputs import Inputs, replicate, with_state
+from doppler.policies.plc import log_same, place_log_softmax
+from doppler.training.config import TrainConfig
+from doppler.training.exercise import Exercise
+from doppler.training.imitation import EXTRA_START
+from doppler.training.losses import chosen, entropy, tensor
+from doppler.training.reinforce import advantages, choice_loss, sampling_at
+
+
+def reinforce_by_steps(
+    policy: DualPolicy, exercise: Exercise, config: TrainConfig, share: float, number: int
+) -> tuple[Tensor, FloatArray]:
+    """As `reinforce`, without an expert; messages are passed as often as the config says."""
+    stage = config.sim
+    seeds = episode_seeds(config.seed, 1, number, stage.batch)
+    sampling, every_step = sampling_at(stage, share), stage.messages == "step"
+    played = play(policy, exercise.actor, sampling, seeds, every_step=every_step)
+    makespans = exercise.measure(played.rollouts, number)
+    gain = tensor(played.place, advantages(exercise, makespans, stage)).float()
+    loss = torch.zeros((), device=gain.device)
+    if policy.config.select:
+        loss = loss + choice_loss(played.selected(), entropy(played.select), gain, stage)
+    if policy.config.place:
+        picked = chosen(played.place, played.rollouts)
+        loss = loss + choice_loss(picked, entropy(played.place), gain, stage)
+    return loss, makespans
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """B episodes, and the lotteries that their choices were drawn from, for gradients."""
+
+    rollouts: Rollouts
+    select: Tensor  # (B, n, n) log-probability of every vertex at every step; not candidates: -inf
+    place: Tensor  # (B, n, D) log-probability of every device at every step
+
+    def selected(self) -> Tensor:
+        """(B, n) log-probability of the vertex that each step selected."""
+        order = tensor(self.select, self.rollouts.order)
+        return self.select.gather(2, order.unsqueeze(2)).squeeze(2)
+
+
+def play(
+    policy: DualPolicy,
+    actor: Actor,
+    sampling: Sampling,
+    seeds: IntArray,
+    *,
+    every_step: bool = True,
+) -> Played:
+    """One episode per seed; messages are passed at every step or, if not, once at the beginning."""
+    table = _Table(policy, actor, sampling, seeds)
+    scores: Scores = policy(table.inputs)
+    for step in range(actor.instance.num_vertices):
+        if step and every_step:  # what backward needs is computed again there, to save memory
+            inputs = table.observed()
+            scores = checkpoint(policy, inputs, use_reentrant=False, preserve_rng_state=False)
+        table.place(scores, table.select(scores))
+    return table.played()
+
+
+class _Table:
+    """B episodes of one instance side by side, and what was seen and thought at each step."""
+
+    def __init__(
+        self, policy: DualPolicy, actor: Actor, sampling: Sampling, seeds: IntArray
+    ) -> None:
+        if not policy.config.select:
+            sampling = replace(sampling, select_temperature=0.0)
+        if not policy.config.place:
+            sampling = replace(sampling, place_early=True)
+        self.policy, self.instance, self.sampling = policy, actor.instance, sampling
+        self.inputs = replicate(actor.inputs, len(seeds))
+        self.episodes = [Episode(actor.instance) for _ in seeds]
+        self.rngs = [np.random.default_rng(seed) for seed in seeds.tolist()]
+        self.candidates: list[list[list[int]]] = []  # of each episode, the selected one first
+        self.features: list[npt.NDArray[np.float32]] = []  # (B, D, 13)
+        self.select_log_probs: list[Tensor] = []  # (B, n)
+        self.place_log_probs: list[Tensor] = []  # (B, D)
+
+    def observed(self) -> Inputs:
+        """What messages start from now."""
+        state = np.concatenate([episode.vertex_state() for episode in self.episodes])
+        return with_state(self.inputs, self._tensor(state.astype(np.float32)))
+
+    def select(self, scores: Scores) -> IntArray:
+        """(B,) the vertices that come next."""
+        temperature = self.sampling.select_temperature
+        candidates = [episode.candidates for episode in self.episodes]
+        possible = np.zeros((len(candidates), self.instance.num_vertices), bool)
+        for row, vertices in zip(possible, candidates, strict=True):
+            row[vertices] = True
+        raw = scores.select.reshape(possible.shape) / (temperature or 1.0)
+        log_probs = raw.masked_fill(~self._tensor(possible), -torch.inf).log_softmax(dim=1)
+        ranks = log_probs.detach().cpu().numpy()
+        if not self.policy.config.select:
+            ranks = np.broadcast_to(self.instance.tables.bottom_s, possible.shape)
+        picked = [
+            vertices[pick(row[vertices], temperature == 0.0, self.sampling.epsilon, rng)]
+            for row, vertices, rng in zip(ranks, candidates, self.rngs, strict=True)
+        ]
+        self.select_log_probs.append(log_probs)
+        self.candidates.append(
+            [[v, *(u for u in row if u != v)] for v, row in zip(picked, candidates, strict=True)]
+        )
+        return np.array(picked)
+
+    def place(self, scores: Scores, vertices: IntArray) -> None:
+        """Give each episode's vertex a device."""
+        pairs = list(zip(self.episodes, vertices.tolist(), strict=True))
+        features = np.array([episode.device_features(v) for episode, v in pairs], np.float32)
+        rows = np.arange(len(pairs)) * self.instance.num_vertices + vertices
+        logits = self.policy.place.logits(
+            scores.place.vertex[self._tensor(rows)],
+            self._on_devices(scores.place.placed),
+            self._tensor(features),
+        )
+        temperature = self.sampling.place_temperature
+        alike = self.sampling.alike
+        log_probs = place_log_softmax(logits, temperature or 1.0, alike=alike)
+        self.features.append(features)
+        self.place_log_probs.append(log_probs)
+        ranked = log_probs + log_same(logits) if alike and not temperature else log_probs
+        ranks = ranked.detach().cpu().numpy()
+        for (episode, v), seen, row, rng in zip(pairs, features, ranks, self.rngs, strict=True):
+            if self.sampling.place_early:
+                device = int(rng.choice(np.flatnonzero(seen[:, EXTRA_START] <= 0)))
+            else:
+                device = pick(row, temperature == 0.0, self.sampling.epsilon, rng)
+            episode.place(v, device)
+
+    def played(self) -> Played:
+        """All episodes, when they are done."""
+        size = (len(self.episodes), self.instance.num_vertices)
+        most = max(len(row) for step in self.candidates for row in step)
+        candidates = np.full((*size, most), -1, np.int64)
+        for step, rows in enumerate(self.candidates):
+            for b, row in enumerate(rows):
+                candidates[b, step, : len(row)] = row
+        rollouts = Rollouts(
+            order=np.array([episode.order for episode in self.episodes]),
+            devices=np.array([episode.devices for episode in self.episodes]),
+            features=np.stack(self.features, axis=1),
+            candidates=candidates,
+        )
+        select, place = self.select_log_probs, self.place_log_probs
+        return Played(rollouts, torch.stack(select, dim=1), torch.stack(place, dim=1))
+
+    def _on_devices(self, placed: Tensor) -> Tensor:
+        """(B, D, H) sums of (B * n, H) over the vertices on each device."""
+        shape = (len(self.episodes), self.instance.num_devices, placed.shape[1])
+        devices = np.array([episode.devices for episode in self.episodes])
+        episode, vertex = np.nonzero(devices >= 0)
+        to = self._tensor(episode * shape[1] + devices[episode, vertex])
+        rows = placed[self._tensor(episode * devices.shape[1] + vertex)]
+        return placed.new_zeros(shape[0] * shape[1], shape[2]).index_add(0, to, rows).view(shape)
+
+    def _tensor(self, array: object) -> Tensor:
+        return tensor(self.inputs.vertices, array)
+
+
+def pick(log_probs: FloatArray, greedy: bool, epsilon: float, rng: np.random.Generator) -> int:
+    """An index drawn by (C,) log-probabilities, or the best; with some probability any."""
+    if rng.random() < epsilon:
+        return int(rng.integers(len(log_probs)))
+    if greedy:
+        return int(np.argmax(log_probs))
+    weights = np.exp(log_probs.astype(np.float64))
+    return int(rng.choice(len(weights), p=weights / weights.sum()))

@@ -1,0 +1,267 @@
+"""Run: training that is logged, saved, and can be stopped and gone on with."""
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import monotonic
+from types import FrameType, TracebackType
+from typing import Self
+
+import torch
+
+from doppler.errors import ConfigError, Interrupted
+from doppler.graph.builder import GraphBuilder
+from doppler.placers.bounds import gap
+from doppler.policies.dual import DualPolicy
+from doppler.training.config_io import config_to
+from doppler.training.manifest import Manifest
+from doppler.training.metrics import (
+    MetricsFile,
+    Plots,
+    Thinned,
+    WeightsAndBiases,
+    require_wandb,
+    tensorboard,
+)
+from doppler.training.run_dir import RunDir, Tally, explained
+from doppler.training.trainer import Progress, Trainer
+
+SAVE_EVERY_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a run came to on one exercise."""
+
+    exercise: str  # graph@topology
+    graph: str
+    topology: str
+    makespan_s: float  # of the best assignment; infinity where none that runs was found
+    lower_bound_s: float
+    gap: float
+    episodes: int  # in all stages
+    seconds: float
+    assignment: Path
+
+
+class Run:
+    """Trains, and keeps what is learned in a directory.
+
+    >>> with start_run(manifest, Path("runs/x")) as run:
+    ...     for progress in run: ...
+
+    When it is left, by the end of training, `stop`, an interrupt or an error between two updates,
+    it is saved; in the middle of an update the last checkpoint stands.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        directory: RunDir,
+        trainer: Trainer,
+        tally: Tally,
+        *,
+        save_every_s: float,
+        wandb: bool,
+    ) -> None:
+        """Made by `start_run` or `resume_run`; the directory is the run's from here on."""
+        self.manifest, self.directory, self.trainer = manifest, directory, trainer
+        self.tally, self.save_every_s = tally, save_every_s
+        self.labels = [exercise.label for exercise in trainer.exercises]  # without variants
+        self.finished = False
+        path = directory.path
+        plots: list[Plots] = []
+        if wandb:
+            config = config_to(manifest.config)
+            plots.append(WeightsAndBiases(path, manifest.run_id, config))
+        with explained(path):
+            self._metrics = MetricsFile(path, tally.steps)
+            events = tensorboard(path, tally.steps)
+        self.has_tensorboard = events is not None
+        self._plots = Thinned(plots if events is None else [*plots, events])
+        self._stopping = False
+        self._between = True  # two updates: what can be saved
+        self._broken = False  # the directory cannot be written
+
+    def __iter__(self) -> Iterator[Progress]:
+        """Train on; every update is logged, then yielded, and saved now and then."""
+        saved = monotonic()
+        with closing(self.trainer.run()) as updates:
+            while (progress := self._next(updates)) is not None:
+                yield progress
+                if self._stopping:
+                    raise Interrupted
+                if monotonic() - saved >= self.save_every_s:
+                    self.save()
+                    saved = monotonic()
+        self.finished = True
+
+    def _next(self, updates: Iterator[Progress]) -> Progress | None:
+        """One more update, logged, or None at the end of training."""
+        before_s = self.trainer.seconds
+        self._between = False
+        progress = next(updates, None)
+        if progress is not None:
+            self._log(progress, progress.seconds - before_s)
+        self._between = True
+        return progress
+
+    def stop(self) -> None:
+        """End training after the update under way, with `Interrupted`."""
+        self._stopping = True
+
+    def save(self) -> None:
+        """Write a checkpoint."""
+        self._broken = True  # unless it comes to the end
+        self.directory.save(self.trainer, self.tally, self.manifest)
+        self._broken = False
+
+    def close(self) -> None:
+        """Close all files as they are."""
+        self._metrics.close()
+        self._plots.close()
+        self.directory.close()
+
+    def results(self) -> list[Result]:
+        """What the run has come to, exercise by exercise."""
+        exercises = self.trainer.exercises
+        return [
+            Result(
+                exercise=exercise.label,
+                graph=exercise.graph.name,
+                topology=exercise.topology.name,
+                makespan_s=exercise.best_s,
+                lower_bound_s=exercise.bound_s,
+                gap=gap(exercise.best_s, exercise.bound_s),
+                episodes=self.tally.episodes.get(exercise.label, 0),
+                seconds=self.tally.seconds.get(exercise.label, 0.0),
+                assignment=path,
+            )
+            for exercise, path in zip(exercises, self.directory.best_files(exercises), strict=True)
+        ]
+
+    def _log(self, progress: Progress, seconds: float) -> None:
+        tally, name = self.tally, progress.exercise
+        batch: int = getattr(self.manifest.config, progress.stage).batch
+        tally.steps += 1
+        tally.episodes[name] = tally.episodes.get(name, 0) + batch
+        tally.seconds[name] = tally.seconds.get(name, 0.0) + seconds
+        self._broken = True
+        with explained(self.directory.path):
+            self._metrics.write(tally.steps, progress)
+            if name in self.labels:
+                self._plots.log(tally.steps, progress)
+        self._broken = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            if self._between and not self._broken:
+                self.save()
+        finally:
+            self.close()
+
+
+def start_run(
+    manifest: Manifest,
+    path: Path,
+    *,
+    policy: DualPolicy | None = None,
+    save_every_s: float = SAVE_EVERY_S,
+    wandb: bool = False,
+) -> Run:
+    """A new run in an empty directory, going on from a policy if there is one."""
+    check_device(manifest.config.device)
+    if wandb:
+        require_wandb()
+    directory = RunDir.create(path)
+    try:
+        warm_up(manifest)
+        trainer = Trainer(manifest.pairs, manifest.config, policy=policy)
+        tally = Tally()
+        directory.save(trainer, tally, manifest)
+        directory.write_manifest(manifest)
+        return Run(manifest, directory, trainer, tally, save_every_s=save_every_s, wandb=wandb)
+    except BaseException:
+        directory.discard()
+        raise
+
+
+def resume_run(path: Path, *, save_every_s: float = SAVE_EVERY_S, wandb: bool = False) -> Run:
+    """The run in a directory, where its checkpoint was taken."""
+    if wandb:
+        require_wandb()
+    directory = RunDir.open(path)
+    try:
+        manifest = directory.read_manifest()
+        check_device(manifest.config.device)
+        warm_up(manifest)
+        trainer = Trainer(manifest.pairs, manifest.config)
+        tally = directory.load(trainer)
+        return Run(manifest, directory, trainer, tally, save_every_s=save_every_s, wandb=wandb)
+    except BaseException:
+        directory.close()
+        raise
+
+
+def warm_up(manifest: Manifest) -> None:
+    """Compile all that a run needs, or load it from the cache, so that no budget pays for it."""
+    builder = GraphBuilder("pair")
+    for name in ("a", "b"):
+        builder.op(name, "matmul", reads=[], output_bytes=1, exec_s=1.0, transfer_s=1.0)
+    config, expert = manifest.config, manifest.config.sim.expert
+    small = replace(
+        config,
+        policy=replace(config.policy, width=2, rounds=min(config.policy.rounds, 1)),
+        imitation=replace(config.imitation, episodes=1, batch=1),
+        sim=replace(
+            config.sim,
+            episodes=1,
+            batch=1,
+            expert=None if expert is None else replace(expert, moves=min(expert.moves, 1)),
+        ),
+        seconds=None,
+        variants=0,
+    )
+    for _ in Trainer([(builder.build(), manifest.topologies[0])], small).run():
+        pass
+
+
+def check_device(name: str) -> None:
+    """Raise unless torch can compute on the device of that name."""
+    try:
+        torch.empty(1, device=name)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(
+            f"torch cannot compute on device `{name}`: {reason}", hint="cpu is always there"
+        ) from None
+
+
+@contextmanager
+def stopping(stop: Callable[[], None]) -> Iterator[None]:
+    """Let the first Ctrl-C inside call `stop`, and those that follow do what they did before."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def first(signum: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, before)
+        stop()
+
+    signal.signal(signal.SIGINT, first)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,246 @@
+"""`dop train`, end to end on a graph of twelve vertices."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import Dop
+
+pytest.importorskip("torch")
+pytest.importorskip("safetensors")
+
+from doppler.graph import write_graph
+from doppler.policies.checkpoint import load_policy
+from doppler.programs import random_dag
+
+QUICK = """
+threads = 1
+[policy]
+width = 4
+rounds = 1
+[imitation]
+episodes = 12
+batch = 4
+[sim]
+episodes = 12
+batch = 4
+[sim.expert]
+samples = 2
+lessons = 2
+pool = 4
+moves = 10
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """A folder with graph.json, other.json and quick.toml."""
+    write_graph(random_dag(vertices=12, depth=4, seed=0), tmp_path / "graph.json")
+    write_graph(random_dag(vertices=10, depth=3, seed=1), tmp_path / "other.json")
+    (tmp_path / "quick.toml").write_text(QUICK)
+    return tmp_path
+
+
+def config(run: Path) -> Any:
+    return json.loads((run / "config.json").read_text())["config"]
+
+
+def test_from_graphs_to_an_assignment(dop: Dop, here: Path) -> None:
+    result = dop("train", "graph.json", "--config", "quick.toml", "-o", "runs/x")
+    assert (result.code, result.err) == (0, "")
+    words = ("exercise", "best makespan", "bound", "gap", "episodes", "random-dag-12@p100x4", "24")
+    for word in words:
+        assert word in result.out
+    command = "dop place graph.json --topology p100x4 --placer doppler:runs/x"
+    assert command in result.out
+    placed = dop(*command.split()[1:], "--json").json()
+    assert placed["makespan_s"] > 0
+
+
+def test_json(dop: Dop, here: Path) -> None:
+    topologies = ("-t", "p100x4", "--topology", "v100x8")
+    graphs = ("graph.json", "other.json")
+    result = dop("train", *graphs, *topologies, "--config", "quick.toml", "-o", "r", "--json")
+    document = result.json()
+    assert list(document) == ["run", "episodes", "seconds", "exercises"]
+    assert (document["run"], document["episodes"]) == ("r", 4 * 24)
+    pairs = [(row["graph"], row["topology"]) for row in document["exercises"]]
+    assert pairs == [
+        (graph, topology)
+        for graph in ("random-dag-12", "random-dag-10")
+        for topology in ("p100x4", "v100x8")
+    ]
+    for row in document["exercises"]:
+        assert row["gap"] == row["makespan_s"] / row["lower_bound_s"] - 1 >= 0
+        graph = {"random-dag-12": "graph.json", "random-dag-10": "other.json"}[row["graph"]]
+        again = dop("simulate", graph, row["assignment"], "-t", row["topology"], "--json").json()
+        assert again["makespan_s"] == row["makespan_s"]
+
+
+def test_options_win_over_the_file_and_the_file_over_the_preset(dop: Dop, here: Path) -> None:
+    options = ("--preset", "paper", "--stages", "sim", "--episodes", "8", "--seed", "3")
+    quick = ("--config", "quick.toml")
+    assert dop("train", "graph.json", *quick, *options, "--threads", "2", "-o", "r").code == 0
+    found = config(here / "r")
+    assert (found["preset"], found["stages"], found["seed"]) == ("paper", ["sim"], 3)
+    assert (found["sim"]["episodes"], found["sim"]["batch"], found["threads"]) == (8, 4, 2)
+    assert (found["sim"]["running_mean"], found["policy"]["features"]) == (True, "paper")
+    assert found["sim"]["expert"]["pool"] == 4
+    (here / "paper.toml").write_text('preset = "paper"\npolicy.width = 4\nsim.batch = 8\n')
+    paper = ("--config", "paper.toml", "--seconds", "0.1", "--stages", "imitation")
+    assert dop("train", "graph.json", *paper, "-o", "p").code == 0
+    found = config(here / "p")
+    assert (found["preset"], found["sim"]["running_mean"], found["seconds"]) == ("paper", True, 0.1)
+
+
+def test_transfer(dop: Dop, here: Path) -> None:
+    dop("train", "graph.json", "--config", "quick.toml", "-o", "parent")
+    child = ("train", "other.json", "--episodes", "8", "--from", "parent", "-o", "child", "--json")
+    document = dop(*child, "--config", "quick.toml").json()
+    assert document["episodes"] == 8
+    assert config(here / "child")["stages"] == ["sim"]
+    manifest = json.loads((here / "child/config.json").read_text())
+    assert manifest["parent"]["path"] == str(here / "parent/policy.safetensors")
+    assert manifest["command"].startswith("dop train other.json --episodes 8 --from parent")
+    nothing = ("--from", "child/policy.safetensors", "--episodes", "0", "-o", "zero")
+    assert dop("train", "graph.json", *nothing).code == 0
+    mine, theirs = (load_policy(here / run / "policy.safetensors") for run in ("zero", "child"))
+    assert mine.config == theirs.config
+    for name, tensor in mine.state_dict().items():
+        assert tensor.equal(theirs.state_dict()[name])
+
+
+def test_stopped_and_resumed_in_processes_of_their_own(here: Path, dop: Dop) -> None:
+    """Ctrl-C saves, says how to go on, and the end is the same."""
+    long = ("--config", "quick.toml", "--episodes", "1600", "--checkpoint-every", "0.5")
+    command = [sys.executable, "-m", "doppler", "train", "graph.json", *long, "-o", "run"]
+    process = subprocess.Popen(
+        command, cwd=here, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    metrics = here / "run/metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while not (metrics.exists() and len(metrics.read_text().splitlines()) > 20):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    busy = dop("train", "--resume", "-o", "run")
+    assert (busy.code, busy.out) == (2, "")
+    assert "run directory `run` is in use" in busy.err
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, "")
+    assert "finishing this update" in err
+    assert "saved: go on with `dop train --resume -o run`" in err
+    stopped = len(metrics.read_text().splitlines())
+    assert 20 < stopped < 403
+    manifest = json.loads((here / "run/config.json").read_text())
+    assert manifest["config"]["sim"]["episodes"] == 1600
+    assert dop("train", "--resume", "-o", "run").code == 0
+    assert [json.loads(line)["step"] for line in metrics.read_text().splitlines()] == list(
+        range(1, 404)
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("graph.json", ["--output"]),
+        ("-o run", ["no graph to train on", "hint: dop train"]),
+        ("nowhere.json -o run", ["no file `nowhere.json`"]),
+        ("graph.json -o run --config nowhere.toml", ["no file `nowhere.toml`"]),
+        ("graph.json -o run --config bad.toml", ["`bad.toml`: unknown key `sed`", "`seed`?"]),
+        ("graph.json -o run --preset papr", ["no training preset named `papr`", "`paper`?"]),
+        ("graph.json -o run --stages sim,real", ["no stage named `real`"]),
+        ("graph.json -o run --stages ,", ["no stage"]),
+        ("graph.json -o run --seconds 0", ["seconds is 0"]),
+        ("graph.json -o run --device gpu", ["cannot compute on device `gpu`"]),
+        ("graph.json -o run -t p100x5", ["no topology named `p100x5`"]),
+        ("graph.json -o run --from nowhere", ["`nowhere` does not exist"]),
+        ("graph.json -o run --from graph.json", ["`graph.json` is not a safetensors file"]),
+        ("graph.json -o graph.json", ["`graph.json` is a file"]),
+        ("graph.json -o .", ["`.` is not empty"]),
+        ("--resume -o run", ["`run` is not a training run"]),
+        ("--resume -o run --seed 3", ["leave out --seed", "hint:", "--from run"]),
+        ("graph.json --resume -o run --from x", ["leave out a graph, --from"]),
+        ("inputs.json -o run", ["has no vertices to place"]),
+    ],
+)
+def test_mistakes(dop: Dop, here: Path, arguments: str, words: list[str]) -> None:
+    (here / "bad.toml").write_text("sed = 1\n")
+    (here / "inputs.json").write_text(
+        '{"format": "doppler-graph", "version": 1, "vertices": {"kind": ["input"]},'
+        ' "tensors": {"producer": [0], "bytes": [1]}, "edges": {"tensor": [], "reader": []}}'
+    )
+    before = sorted(here.rglob("*"))
+    result = dop("train", *arguments.split())
+    assert (result.code, result.out) == (2, "")
+    assert "Traceback" not in result.err
+    for word in words:
+        assert word in result.err
+    assert sorted(here.rglob("*")) == before
+
+
+def test_a_run_is_not_overwritten(dop: Dop, here: Path) -> None:
+    once = ("train", "graph.json", "--config", "quick.toml", "--episodes", "0", "-o", "run")
+    assert dop(*once).code == 0
+    again = dop(*once)
+    assert again.code == 2
+    assert "`run` holds a training run already" in again.err
+    assert "hint: go on with it: dop train --resume -o run" in again.err
+
+
+def test_without_torch(dop: Dop, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [n for n in sys.modules if n.startswith(("doppler.training", "torch."))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    result = dop("train", "graph.json", "-o", "run")
+    assert (result.code, result.out) == (2, "")
+    assert "training needs `torch`" in result.err
+    assert "hint: pip install doppler-placement[torch]" in result.err
+    assert not (here / "run").exists()
+
+
+def test_without_tensorboard(dop: Dop, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    result = dop("train", "graph.json", "--config", "quick.toml", "-o", "run")
+    assert result.code == 0
+    assert result.err == (
+        "no TensorBoard events are written: pip install doppler-placement[tensorboard]\n"
+    )
+
+
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="no terminals here")
+def test_on_a_terminal(here: Path) -> None:
+    """The view is drawn, and gone at the end: only what was printed stays."""
+    ours, theirs = os.openpty()
+    long = ("--config", "quick.toml", "--episodes", "200")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "doppler", "train", "graph.json", *long, "-o", "run"],
+        cwd=here,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        text=True,
+        env=os.environ | {"TERM": "xterm", "COLUMNS": "100"},
+    )
+    os.close(theirs)
+    shown = b""
+    while True:
+        try:
+            data = os.read(ours, 4096)
+        except OSError:
+            break
+        if not data:
+            break
+        shown += data
+    os.close(ours)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "dop place graph.json" in out
+    assert b"random-dag-12@p100x4" in shown
+    assert b"episodes" in shown
