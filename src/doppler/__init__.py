@@ -21,11 +21,14 @@ if TYPE_CHECKING:
     from doppler.formats import from_networkx, load_graph, to_networkx
     from doppler.graph import Graph, GraphBuilder, Kernel, OpKind, read_graph, write_graph
     from doppler.placers import LowerBounds, Placer, lower_bounds, make_placer, place
+    from doppler.placers.doppler import DopplerPlacer
     from doppler.programs import Program, ProgramBuilder
     from doppler.sharding import shard
     from doppler.sim import Noise, ReferenceSimulator, SimConfig, Simulator, simulate
     from doppler.topology import Device, Host, Link, Topology, load_topology, write_topology
     from doppler.trace import Trace, read_trace, write_trace
+    from doppler.training.api import train
+    from doppler.training.config import TrainConfig
 
 __version__ = "0.1.0"
 
@@ -35,6 +38,7 @@ _MODULE_OF = {
     "Costs": "doppler.cost",
     "Device": "doppler.topology",
     "DopplerError": "doppler.errors",
+    "DopplerPlacer": "doppler.placers.doppler",
     "Executor": "doppler.executor",
     "Graph": "doppler.graph",
     "GraphBuilder": "doppler.graph",
@@ -52,6 +56,7 @@ _MODULE_OF = {
     "Simulator": "doppler.sim",
     "Topology": "doppler.topology",
     "Trace": "doppler.trace",
+    "TrainConfig": "doppler.training.config",
     "from_networkx": "doppler.formats",
     "load_graph": "doppler.formats",
     "load_topology": "doppler.topology",
@@ -64,6 +69,7 @@ _MODULE_OF = {
     "shard": "doppler.sharding",
     "simulate": "doppler.sim",
     "to_networkx": "doppler.formats",
+    "train": "doppler.training.api",
     "write_assignment": "doppler.assignment",
     "write_graph": "doppler.graph",
     "write_topology": "doppler.topology",
@@ -77,6 +83,7 @@ __all__ = [
     "Costs",
     "Device",
     "DopplerError",
+    "DopplerPlacer",
     "Executor",
     "Graph",
     "GraphBuilder",
@@ -94,6 +101,7 @@ __all__ = [
     "Simulator",
     "Topology",
     "Trace",
+    "TrainConfig",
     "errors",
     "from_networkx",
     "load_graph",
@@ -108,6 +116,7 @@ __all__ = [
     "shard",
     "simulate",
     "to_networkx",
+    "train",
     "write_assignment",
     "write_graph",
     "write_topology",

@@ -224,9 +224,11 @@ def test_several_graphs_and_topologies_each_under_a_name_of_its_own(tmp_path: Pa
 
 
 def test_ctrl_c_saves_after_the_update_under_way(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGINT)
+
     def ctrl_c() -> None:
         os.kill(os.getpid(), signal.SIGINT)
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        assert signal.getsignal(signal.SIGINT) is before
 
     with started(tmp_path / "run") as run, stopping(run.stop), pytest.raises(Interrupted):
         press(run, ctrl_c)

@@ -12,6 +12,7 @@ from doppler.policies.inputs import NUM_STATE_COLUMNS, NUM_VERTEX_COLUMNS, Input
 from doppler.policies.mpnn import Encoder
 from doppler.policies.plc import Parts, Place
 from doppler.policies.sel import Select
+from doppler.policies.threads import one_thread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,10 +62,10 @@ class DualPolicy(nn.Module):
         h, z = self.encoder(inputs), self.features(inputs.vertices)
         return Scores(self.select(h, z, inputs), self.place.parts(h, z, inputs.share))
 
-    @torch.no_grad()
     def scores(self, inputs: Inputs) -> Scores:
         """The same, for acting only."""
-        found: Scores = self(inputs)
+        with torch.no_grad(), one_thread():
+            found: Scores = self(inputs)
         return found
 
     def arrays(self, scores: Scores) -> dict[str, np.ndarray]:

@@ -90,7 +90,7 @@ class TrainConfig:
     strategy: str = FIFO
     limit_memory: bool = True
     clip: float = 1.0  # largest norm of a gradient
-    seconds: float | None = None  # for all stages: ends them before their episodes are done
+    seconds: float | None = None  # for all stages; the last then has as many episodes as fit
     seed: int = 0
     threads: int | None = None  # of rollouts, simulation and search; one per core if None
     device: str = "cpu"  # of the networks, as torch names it

@@ -109,17 +109,19 @@ class Trainer:
         return [*self.exercises, *self.variants]
 
     def share(self) -> float:
-        """The share of the stage under way that is done, by episodes or by seconds."""
-        stage = getattr(self.config, self.config.stages[self.stage])
+        """The share of the stage under way that is done, by episodes or by seconds.
+
+        With a budget in seconds the last stage takes all that is left of it.
+        """
+        name, seconds = self.config.stages[self.stage], self.config.seconds
+        stage, last = getattr(self.config, name), self.stage == len(self.config.stages) - 1
         episodes = stage.episodes * len(self.exercises)
         share = self.update * stage.batch / episodes if episodes else 1.0
-        if self.config.seconds is None:
+        if seconds is None:
             return share
-        left = self.config.seconds - self.stage_began_s
-        if self.config.stages[self.stage] == "imitation" and len(self.config.stages) > 1:
-            left *= IMITATION_SHARE
-        spent = self.seconds - self.stage_began_s
-        return max(share, spent / left if left > 0 else 1.0)
+        left = (seconds - self.stage_began_s) * (1.0 if last else IMITATION_SHARE)
+        spent = (self.seconds - self.stage_began_s) / left if left > 0 else 1.0
+        return spent if last else max(share, spent)
 
     def _step(self, loss: Tensor, lr: float, exercise: Exercise) -> None:
         """One step of the optimizer; an error, and nothing changed, where the loss is no number."""
