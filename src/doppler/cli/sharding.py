@@ -17,7 +17,7 @@ def shard(
     output: Annotated[Path, typer.Option("--output", "-o", help="Graph file to write.")],
     parts: Annotated[
         int | None,
-        typer.Option(min=1, help="Pieces to cut each operation into.  [default: the paper's]"),
+        typer.Option(min=1, help="Pieces to cut each operation into; by default the paper's."),
     ] = None,
     sizes: Annotated[
         list[str] | None,

@@ -25,8 +25,8 @@ def show(
             "--topology",
             "-t",
             metavar="NAME|FILE",
-            help="Machine for a graph's lower bounds.  [default: p100x4, or reference:4 for a "
-            "graph that brings its own costs]",
+            help="Machine for a graph's lower bounds; by default p100x4, or reference:4 for a "
+            "graph that brings its own costs.",
         ),
     ] = None,
     as_json: AsJson = False,
