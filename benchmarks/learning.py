@@ -31,10 +31,12 @@ from placers import instant, problem
 
 from doppler.graph import Graph
 from doppler.mdp import make_instance
+from doppler.mdp.rollout import Sampling
 from doppler.placers import lower_bounds
 from doppler.placers.doppler import DopplerPlacer
 from doppler.placers.search import SearchConfig, search, starting_points, warm_up
-from doppler.policies.dual import DualPolicy, PolicyConfig
+from doppler.policies.acting import Actor
+from doppler.policies.dual import DualPolicy, PolicyConfig, make_policy
 from doppler.sim import Simulator
 from doppler.topology import Topology
 from doppler.training.config import PRESETS, TrainConfig
@@ -81,6 +83,7 @@ def jobs() -> list[Job]:
     """All measurements."""
     found = [Job(f"heuristics/{label}/0", _heuristics(label), 0) for label in SIX]
     found += [Job(f"search/{label}/0", _search(label), 0) for label in SIX]
+    found += [Job(f"rule/{label}/0", _rule(label), 0) for label in SIX]
     for seed in range(SEEDS):
         found += [Job(f"quality/{label}/{seed}", _quality(label), seed) for label in SIX]
         found += [Job(f"unseen/{label}/{seed}", _unseen(label), seed) for label in FOUR]
@@ -141,6 +144,22 @@ def _heuristics(label: str) -> Callable[[float, int], Result]:
         best = min(found, key=lambda name: found[name])
         bound = lower_bounds(graph, topology).best_s * 1e3
         return {"best": found[best], "name": best, "bound": bound, **found}
+
+    return work
+
+
+def _rule(label: str) -> Callable[[float, int], Result]:
+    """The critical-path rule by the plan that features are made of, best of 50, as the placer."""
+
+    def work(seconds: float, seed: int) -> Result:
+        graph, topology = problem(label)
+        instance = make_instance(graph, topology)
+        policy = make_policy(PolicyConfig(select=False), seed)
+        actor = Actor(instance)
+        scores, by_rule = policy.scores(actor.inputs), Sampling(place_early=True)
+        played = actor.play(policy, scores, by_rule, np.arange(50), record=False)
+        makespans = Simulator(topology).makespans(graph, instance.expand(played.devices))
+        return {"best": makespans.min() * 1e3}
 
     return work
 
@@ -316,13 +335,26 @@ def show(paths: list[Path]) -> None:
     """Print every table there are results for."""
     tables = read(paths)
     known = {label: best_known(tables, label) for label in (*SIX, "v100x8/chainmm", "v100x8/ffnn")}
-    show_quality(tables, known)
-    show_seeded(tables, known)
-    show_unseen(tables, known)
-    show_ablation(tables, known)
-    show_messages(tables)
-    show_transfer(tables, known)
-    show_machines(tables)
+    shown = {
+        "rule": [show_rule],
+        "quality": [show_quality, show_seeded],
+        "unseen": [show_unseen],
+        "ablation": [show_ablation],
+        "messages": [show_messages],
+        "transfer": [show_transfer],
+        "machine": [show_machines],
+    }
+    for name, functions in shown.items():
+        for function in functions if tables[name] else []:
+            function(tables, known)
+
+
+def show_rule(tables: Any, known: dict[str, float]) -> None:
+    print("\n### The critical-path rule, best of 50, by two plans (ms)\n")
+    print("| problem | links and host are free | as the features see it |\n|---|---|---|")
+    for label, rows in tables["rule"].items():
+        plain = tables["heuristics"].get(label, [{"critical-path": float("nan")}])[0]
+        print(f"| `{label}` | {plain['critical-path']:.1f} | {rows[0]['best']:.1f} |")
 
 
 def show_quality(tables: Any, known: dict[str, float]) -> None:
@@ -370,12 +402,14 @@ def show_ablation(tables: Any, known: dict[str, float]) -> None:
     for label in (CHAIN, LAYER):
         for name in variants():
             rows = tables["ablation"].get(f"{label} {name}", [])
+            if not rows:
+                continue
             cells = [spread(rows, key, known[label]) for key in ("policy", "run")]
-            episodes = np.mean([r["episodes"] for r in rows]) if rows else 0
+            episodes = np.mean([r["episodes"] for r in rows])
             print(f"| `{label}` | {name} | {' | '.join(cells)} | {episodes:,.0f} |")
 
 
-def show_messages(tables: Any) -> None:
+def show_messages(tables: Any, known: dict[str, float]) -> None:
     print("\n### Message passing once per episode, or at every step (ChainMM, REINFORCE)\n")
     print("| | best, ms | episodes to best | passes to best | episodes |\n|---|---|---|---|---|")
     for how in ("episode", "step"):
@@ -394,7 +428,7 @@ def show_transfer(tables: Any, known: dict[str, float]) -> None:
         print(f"| `{source}` to `{target}` | {' | '.join(cells)} |")
 
 
-def show_machines(tables: Any) -> None:
+def show_machines(tables: Any, known: dict[str, float]) -> None:
     print("\n### From p100x4 to v100x8\n")
     print("| graph | | ms | same device | same group | across |\n|---|---|---|---|---|---|")
     for name, rows in sorted(tables["machine"].items()):

@@ -159,6 +159,7 @@ def test_stopped_and_resumed_in_processes_of_their_own(here: Path, dop: Dop) -> 
         ("graph.json -o run --stages sim,real", ["no stage named `real`"]),
         ("graph.json -o run --stages ,", ["no stage"]),
         ("graph.json -o run --seconds 0", ["seconds is 0"]),
+        ("graph.json -o run --seconds 1 --episodes 8", ["--episodes and --seconds do not go"]),
         ("graph.json -o run --device gpu", ["cannot compute on device `gpu`"]),
         ("graph.json -o run -t p100x5", ["no topology named `p100x5`"]),
         ("graph.json -o run --from nowhere", ["`nowhere` does not exist"]),

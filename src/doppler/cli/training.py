@@ -59,7 +59,7 @@ def train(
     ] = None,
     budget: Annotated[
         float | None,
-        typer.Option("--seconds", metavar="S", help="End training after so long at the latest."),
+        typer.Option("--seconds", metavar="S", help="Train for so long, however many episodes."),
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of everything random.")] = None,
     device: Annotated[
@@ -145,6 +145,8 @@ def _config(
         base = replace(base, stages=("sim",))
     config = config_from(document | {"preset": base.preset}, base, source=f"`{file}`")
     given = {key: value for key, value in options.items() if value is not None}
+    if {"episodes", "seconds"} <= set(given):
+        raise ConfigError("--episodes and --seconds do not go together", hint="leave one out")
     if "stages" in given:
         given["stages"] = [name.strip() for name in given["stages"].split(",") if name.strip()]
     if "episodes" in given:
