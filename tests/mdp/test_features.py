@@ -252,3 +252,30 @@ def test_the_host_takes_its_time_and_a_tensor_is_moved_once() -> None:
     assert episode.arrival_s(2, 1) == 4.0  # it is there already
     episode.place(2, 1)
     assert episode.end_s.tolist() == [1.0, 5.0, 6.0]
+
+
+def test_siblings_meet_after_chains() -> None:
+    """Two chains of three that meet at one vertex, which another edge of one chain also reaches.
+
+    0 → 1 → 2 → 6, 3 → 4 → 5 → 6, and 4 → 7: what 3 makes meets others at 6 and at 7 only after 4.
+    """
+    chains = {(0, 1): 1.0, (1, 2): 1.0, (2, 6): 1.0, (3, 4): 1.0, (4, 5): 1.0, (5, 6): 1.0}
+    instance = make_instance(graph_of([1] * 8, chains | {(4, 7): 1.0}), uniform(2))
+    tables = instance.tables
+    meets = {
+        (int(a), int(b)): int(w) for a, b, w in zip(*instance.edges, tables.edge_meets, strict=True)
+    }
+    assert meets[0, 1] == meets[1, 2] == meets[2, 6] == 6
+    assert meets[3, 4] == 4  # which has two readers: nothing is passed on to one alone
+    assert meets[4, 5] == meets[5, 6] == 6
+    assert meets[4, 7] == 7
+    assert tables.is_head.tolist() == [1, 0, 0, 1, 0, 1, 1, 1]
+    episode = Episode(instance)
+    episode.place(3, 1)
+    episode.place(4, 1)
+    share = DEVICE_FEATURES.index("sibling_share")
+    assert episode.device_features(0)[:, share].tolist() == [0.0, 0.0]
+    episode.place(5, 1)
+    assert episode.device_features(0)[:, share].tolist() == [0.0, 1.0]
+    episode.place(0, 0)
+    assert episode.device_features(1)[:, share].tolist() == [1.0, 1.0]  # its own chain, and 5

@@ -107,11 +107,15 @@ class Episode:
         return [(e, int(self.instance.edges[0, e])) for e in self.producers[vertex]]
 
     def siblings(self, vertex: int) -> list[tuple[int, int]]:
-        """(edge, producer) of every other placed input of the readers of a vertex."""
+        """(edge, producer) of the placed heads of chains that meet where a vertex's tensors do."""
         tables = self.instance.tables
-        readers = tables.edge_reader[tables.edge_ptr[vertex] : tables.edge_ptr[vertex + 1]]
-        pairs = [pair for reader in readers.tolist() for pair in self.reads(reader)]
-        return [(e, p) for e, p in pairs if self.devices[p] >= 0]
+        own = range(tables.edge_ptr[vertex], tables.edge_ptr[vertex + 1])
+        pairs = [
+            (e, int(self.instance.edges[0, e]))
+            for edge in own
+            for e in np.flatnonzero(tables.edge_meets == tables.edge_meets[edge]).tolist()
+        ]
+        return [(e, p) for e, p in pairs if self.devices[p] >= 0 and tables.is_head[p]]
 
     def vertex_state(self) -> FloatArray:
         """(n, 3) the columns of VERTEX_STATE."""

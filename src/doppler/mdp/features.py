@@ -15,7 +15,8 @@ DEVICE_FEATURES = (
     "input_start",  # earliest planned begin of v's producers on d; 0 if there are none
     "input_end",  # latest planned end of v's producers on d; 0 if there are none
     "earliest_start",  # when v could begin on d
-    # What those cannot tell apart: where the vertices are that feed the same readers as v.
+    # What those cannot tell apart: where v's siblings are, whose tensors will meet v's at the same
+    # vertex, at once or after a chain of vertices that read nothing else.
     "sibling_bytes",  # mean transfer seconds of v's siblings' outputs that are on d
     "sibling_share",  # share of v's siblings that are on d
     "sibling_distance",  # mean seconds to move v's output from d to where its siblings are

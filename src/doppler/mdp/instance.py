@@ -41,7 +41,9 @@ class Tables(NamedTuple):
     hop_s: float  # from the end of a task to the begin of one that waits for it: the host
     exec_s: FloatArray  # (n, D)
     slot_ptr: IntArray  # (D+1,) slots of a device
-    num_siblings: FloatArray  # (n,) edges of others that feed the readers of a vertex
+    edge_meets: IntArray  # (m,) where the tensor of an edge, or what becomes of it, meets others
+    is_head: IntArray  # (n,) 1 but for vertices inside or at the end of a chain: see `_meetings`
+    num_siblings: FloatArray  # (n,) edges of others that come to where a vertex's tensors meet them
     bottom_s: FloatArray  # (n,) longest path to an exit, by mean seconds
     scale_s: float  # what all features are divided by: mean work per device, or see `_scale_s`
 
@@ -145,7 +147,9 @@ def _tables(
 ) -> Tables:
     size = len(graph.assigned)
     num_reads = np.bincount(edges[1], minlength=size)
-    others = np.bincount(edges[0], num_reads[edges[1]] - _parallel(edges, size), minlength=size)
+    meets = _meetings(edges, size)
+    ends = np.stack([edges[0], meets])
+    others = np.bincount(edges[0], num_reads[meets] - _parallel(ends, size), minlength=size)
     local, route = topology.route < 0, np.maximum(topology.route, 0)
     no_link = not topology.num_links
     read_ptr, read_edge = csr(edges[1], np.arange(edges.shape[1]), size)
@@ -167,10 +171,39 @@ def _tables(
         hop_s=float(topology.host.completion_s + topology.host.dispatch_s),
         exec_s=costs.exec_s[graph.assigned],
         slot_ptr=np.cumsum([0, *(device.slots for device in topology.devices)]),
+        edge_meets=meets,
+        is_head=_heads(edges, size),
         num_siblings=others.astype(np.float64),
         bottom_s=bottom_s.copy(),
         scale_s=scale_s,
     )
+
+
+def _meetings(edges: IntArray, size: int) -> IntArray:
+    """(m,) the vertex at which the tensor of each edge meets others.
+
+    That is its reader; or, where the reader reads nothing else and has one reader itself, where
+    that one's tensor meets others, and so on along the chain.
+    """
+    num_reads = np.bincount(edges[1], minlength=size)
+    num_readers = np.bincount(edges[0], minlength=size)
+    following = np.arange(size)
+    inside = (num_reads[edges[1]] >= 1) & (num_readers[edges[0]] == 1)  # one way to go on
+    following[edges[0][inside]] = edges[1][inside]
+    following = np.where((num_reads == 1) & (num_readers == 1), following, np.arange(size))
+    while not np.array_equal(further := following[following], following):
+        following = further
+    return following[edges[1]]
+
+
+def _heads(edges: IntArray, size: int) -> IntArray:
+    """(n,) 1 for vertices that do not just pass on what one other vertex made for them alone."""
+    num_reads = np.bincount(edges[1], minlength=size)
+    num_readers = np.bincount(edges[0], minlength=size)
+    passes_on = (num_reads[edges[1]] == 1) & (num_readers[edges[0]] == 1)
+    heads = np.ones(size, np.int64)
+    heads[edges[1][passes_on]] = 0
+    return heads
 
 
 def _parallel(edges: IntArray, size: int) -> IntArray:

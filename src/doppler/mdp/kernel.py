@@ -70,8 +70,8 @@ class State(NamedTuple):
     input_start: FloatArray  # (n, D)
     input_end: FloatArray  # (n, D)
     input_move: FloatArray  # (n, D)
-    read_bytes: FloatArray  # (n, D) mean transfer seconds of the inputs that are on a device
-    read_count: FloatArray  # (n, D) inputs that are on a device
+    read_bytes: FloatArray  # (n, D) mean transfer seconds of what meets at a vertex, by device
+    read_count: FloatArray  # (n, D) how many tensors that is
     features: FloatArray  # (D, 13)
     near: FloatArray  # (3, D) siblings' bytes and counts on each device, and distances
     layer: Floats  # (H,)
@@ -373,13 +373,13 @@ def find_siblings(t: Tables, s: State, v: int) -> None:
         s.near[0, d], s.near[1, d], s.near[2, d] = 0.0, 0.0, 0.0
     output, total = -1, 0.0
     for e in range(t.edge_ptr[v], t.edge_ptr[v + 1]):
-        reader = t.edge_reader[e]
+        meeting = t.edge_meets[e]
         if output < 0 or t.edge_bytes[e] > t.edge_bytes[output]:
             output = e
         for d in range(num_devices):
-            s.near[0, d] += s.read_bytes[reader, d]
-            s.near[1, d] += s.read_count[reader, d]
-            total += s.read_count[reader, d]
+            s.near[0, d] += s.read_bytes[meeting, d]
+            s.near[1, d] += s.read_count[meeting, d]
+            total += s.read_count[meeting, d]
     if total == 0.0:
         return
     for d in range(num_devices):
@@ -489,7 +489,8 @@ def put(t: Tables, w: Weights, s: State, v: int, d: int) -> None:
         s.input_work[reader, d] += t.exec_s[v, d]
         s.input_start[reader, d] = min(s.input_start[reader, d], begin_s)
         s.input_end[reader, d] = max(s.input_end[reader, d], end_s)
-        s.read_bytes[reader, d] += t.edge_move_s[e]
-        s.read_count[reader, d] += 1.0
+        if t.is_head[v]:
+            s.read_bytes[t.edge_meets[e], d] += t.edge_move_s[e]
+            s.read_count[t.edge_meets[e], d] += 1.0
         for k in range(num_devices):
             s.input_move[reader, k] += 0.0 if k == d else move_s(t, e, d, k)

@@ -1,5 +1,7 @@
 """Stage II: REINFORCE on the simulator, with expert iteration (Sec. 5)."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -73,12 +75,22 @@ def lesson_loss(
     lessons: IntArray,
     seeds: IntArray,
 ) -> Tensor:
-    """PLC's cross-entropy to (L, V) assignments, met in orders that SEL selects."""
-    if not len(lessons):  # nothing that runs has been found yet
-        return torch.zeros((), device=scores.select.device)
+    """PLC's cross-entropy to (L, V) assignments.
+
+    Half of them are met in orders that SEL selects, half in those of the critical path, which are
+    the safer ones on graphs unlike these.
+    """
+    loss = torch.zeros((), device=scores.select.device)
     forced = lessons[:, exercise.instance.vertices]
-    replay = exercise.actor.play(policy, scores, sampling, seeds[: len(lessons)], forced=forced)
-    return -chosen(place_log_probs(policy, scores, replay), replay).mean()
+    by_rule = replace(policy.config, select=False)
+    for first, config in enumerate((policy.config, by_rule)):
+        mine, lots = forced[first::2], seeds[: len(lessons)][first::2]
+        if len(mine):  # none where nothing that runs has been found yet
+            play = exercise.actor.play
+            replay = play(policy, scores, sampling, lots, forced=mine, config=config)
+            log_probs = chosen(place_log_probs(policy, scores, replay), replay)
+            loss = loss - log_probs.mean() * len(mine) / len(lessons)
+    return loss
 
 
 def advantages(exercise: Exercise, makespans: FloatArray, stage: ReinforceConfig) -> FloatArray:
