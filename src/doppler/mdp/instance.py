@@ -188,12 +188,12 @@ def _meetings(edges: IntArray, size: int) -> IntArray:
     num_reads = np.bincount(edges[1], minlength=size)
     num_readers = np.bincount(edges[0], minlength=size)
     following = np.arange(size)
-    inside = (num_reads[edges[1]] >= 1) & (num_readers[edges[0]] == 1)  # one way to go on
-    following[edges[0][inside]] = edges[1][inside]
-    following = np.where((num_reads == 1) & (num_readers == 1), following, np.arange(size))
+    passes_on = ((num_reads == 1) & (num_readers == 1))[edges[0]]
+    following[edges[0][passes_on]] = edges[1][passes_on]
     while not np.array_equal(further := following[following], following):
         following = further
-    return following[edges[1]]
+    meets: IntArray = following[edges[1]]
+    return meets
 
 
 def _heads(edges: IntArray, size: int) -> IntArray:
