@@ -128,4 +128,4 @@ class _Bar:
 def _say_if_compiling() -> None:
     kernel = sys.modules.get("doppler.sim.kernel")
     if kernel is None or not kernel.run_batch.signatures:
-        note("compiling the simulator for this machine: about 15 s, the first time only …")
+        note("compiling the simulator for this machine: about 8 s, the first time only …")
