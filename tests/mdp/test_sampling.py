@@ -124,7 +124,7 @@ def unhindered(topology: Topology) -> Topology:
     return replace(topology, host=Host(), links=links)
 
 
-def by_critical_path(instance: Instance, weights: Weights, seed: int) -> None:
+def assert_as_the_critical_path(instance: Instance, weights: Weights, seed: int) -> None:
     """The rule of the teacher, given the same luck, plans and places the same."""
     rule = replace(GREEDY, place_early=True)
     played = play(instance, weights, rule, seeds=np.array([seed]))
@@ -155,7 +155,7 @@ def test_placing_early_is_the_rule_of_the_critical_path(data: st.DataObject, see
     topology = unhindered(data.draw(topologies()))
     graph = data.draw(graphs(max_vertices=12, num_devices=topology.num_devices))
     instance = make_instance(graph, topology)
-    by_critical_path(instance, with_bottom_levels(instance), seed)
+    assert_as_the_critical_path(instance, with_bottom_levels(instance), seed)
 
 
 def with_bottom_levels(instance: Instance) -> Weights:
@@ -167,7 +167,7 @@ def test_placing_early_on_larger_graphs(machine: str) -> None:
     for seed in range(4):
         graph = random_dag(vertices=80, depth=4 + 4 * seed, seed=seed)
         instance = make_instance(graph, unhindered(Topology.preset(machine)))
-        by_critical_path(instance, with_bottom_levels(instance), seed)
+        assert_as_the_critical_path(instance, with_bottom_levels(instance), seed)
 
 
 def test_the_best_choice_may_be_one_that_several_devices_share() -> None:
