@@ -53,7 +53,10 @@ def compare_one_device() -> None:
 
 def least_ms(graph: Graph, topology: Topology) -> float:
     """Milliseconds that the graph takes at least on the first device alone, however scheduled."""
-    alone = replace(topology, devices=topology.devices[:1], links=(), route=np.array([[-1]]))
+    first = {signature: seconds[:1] for signature, seconds in topology.exec_s.items()}
+    alone = replace(
+        topology, devices=topology.devices[:1], links=(), route=np.array([[-1]]), exec_s=first
+    )
     bounds = lower_bounds(graph, alone)
     return max(bounds.path_s, bounds.work_s, bounds.window_s, bounds.host_s) * 1e3
 

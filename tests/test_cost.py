@@ -4,9 +4,15 @@ import strategies
 from hypothesis import given
 from hypothesis import strategies as st
 
+from doppler.assignment import Assignment
 from doppler.cost import DefaultCostModel, dtype_class
 from doppler.errors import TopologyError
-from doppler.graph import GraphBuilder, build_graph
+from doppler.graph import GraphBuilder, Kernel, build_graph
+from doppler.graph.signatures import signatures
+from doppler.placers import lower_bounds
+from doppler.programs import chainmm
+from doppler.sharding import shard
+from doppler.sim import simulate
 from doppler.topology import Device, Link, Topology, preset
 
 
@@ -119,6 +125,82 @@ def test_the_reference_topology_moves_nothing_for_nothing():
     assert costs(graph, preset("reference:2")).transfer_s(graph, 0, 0) == 0
 
 
+# Measured seconds.
+
+RELU = Kernel("relu", (), ((2,),), ("float32",))
+
+
+def test_measured_seconds_go_before_the_roofline():
+    measured = machine(exec_s={"relu -> 2 float32": (7.0, 8.0)})
+    assert costs(vertex(flops=100, kernel=RELU), measured).exec_s.tolist() == [[7, 8]]
+    assert costs(vertex(kernel=RELU), measured).exec_s.tolist() == [[7, 8]]
+    other = Kernel("relu", (), ((3,),), ("float32",))
+    assert costs(vertex(flops=100, kernel=other), measured).exec_s.tolist() == [[10.5, 5.25]]
+    assert costs(vertex(flops=100), measured).exec_s.tolist() == [[10.5, 5.25]]
+
+
+def test_explicit_seconds_go_before_measured_ones():
+    measured = machine(exec_s={"relu -> 2 float32": (7.0, 8.0)})
+    graph = vertex(flops=100, kernel=RELU, exec_s=[1, 2])
+    assert costs(graph, measured).exec_s.tolist() == [[1, 2]]
+
+
+def test_an_input_costs_nothing_whatever_was_measured():
+    measured = machine(exec_s={"": (1.0, 1.0), "input -> 2 float32": (1.0, 1.0)})
+    kernel = Kernel("input", (), ((2,),), ("float32",))
+    assert costs(vertex(kind="input", kernel=kernel), measured).exec_s.tolist() == [[0, 0]]
+    assert costs(vertex(flops=100), measured).exec_s.tolist() == [[10.5, 5.25]]
+
+
+def relu_and_exp(dtype="float32"):
+    b = GraphBuilder("two")
+    for name in ("relu", "exp"):
+        kernel = Kernel(name, (), ((2,),), (dtype,))
+        b.op(name, name, reads=[], output_bytes=8, flops=100, dtype=dtype, kernel=kernel)
+    return b.build()
+
+
+def test_every_vertex_gets_the_first_that_there_is_for_it():
+    measured = machine(exec_s={"exp -> 2 float32": (7.0, 8.0)})
+    assert costs(relu_and_exp(), measured).exec_s.tolist() == [[10.5, 5.25], [7, 8]]
+
+
+def test_speeds_are_only_needed_where_nothing_was_measured():
+    graph = relu_and_exp("float64")
+    exec_s = {f"{name} -> 2 float64": (1.0, 2.0) for name in ("relu", "exp")}
+    no_speeds = tuple(Device(name) for name in "ab")
+    for fields in ({}, {"devices": no_speeds}):
+        measured = machine(exec_s=exec_s, **fields)
+        assert costs(graph, measured).exec_s.tolist() == [[1, 2], [1, 2]]
+    del exec_s["relu -> 2 float64"]
+    with pytest.raises(TopologyError, match="no flops_per_s for float64, which vertex `relu`"):
+        costs(graph, machine(exec_s=exec_s))
+    with pytest.raises(TopologyError, match="topology `machine` has no speeds"):
+        costs(graph, machine(exec_s=exec_s, devices=no_speeds))
+
+
+def test_signatures_are_not_computed_where_nothing_was_measured(monkeypatch):
+    def fail(_):
+        raise AssertionError
+
+    monkeypatch.setattr("doppler.cost.signatures", fail)
+    graph = vertex(flops=100, kernel=RELU)
+    assert costs(graph).exec_s.tolist() == [[10.5, 5.25]]
+    measured = machine(exec_s={"relu -> 2 float32": (7.0, 8.0)})
+    assert costs(vertex(kernel=RELU, exec_s=1), measured).exec_s.tolist() == [[1, 1]]
+    with pytest.raises(AssertionError):
+        costs(graph, measured)
+
+
+def test_simulator_and_bounds_take_what_was_measured():
+    graph = shard(chainmm(size=16), 4)
+    exec_s = dict.fromkeys(signatures(graph), (3.0, 3.0))
+    measured, alone = machine(exec_s=exec_s), np.where(graph.is_input, -1, 1)
+    total_s = 3.0 * len(graph.assigned)
+    assert simulate(graph, measured, Assignment(alone)).makespan_s == total_s
+    assert lower_bounds(graph, measured).work_s == pytest.approx(total_s / 2)
+
+
 SLOW_LINKS = {"links": (Link("up", 1e-308), Link("down", 5e-324))}
 SLOW_DEVICES = {"devices": [Device(name, {"float32": 5e-324}, 1e-308) for name in "ab"]}
 
@@ -129,10 +211,11 @@ SLOW_DEVICES = {"devices": [Device(name, {"float32": 5e-324}, 1e-308) for name i
         ({"flops": 1e308}, SLOW_DEVICES),
         ({"touched_bytes": 1e308}, SLOW_DEVICES),
         ({"exec_s": [1e308, 1e308]}, {}),
+        ({"kernel": RELU}, {"exec_s": {"relu -> 2 float32": (1e308, 1e308)}}),
         ({"exec_s": 1}, SLOW_LINKS),
         ({"exec_s": 1, "transfer_s": 1.5e308}, {}),
     ],
-    ids=["flops", "bytes", "exec_s", "bandwidth", "transfer_s"],
+    ids=["flops", "bytes", "exec_s", "measured", "bandwidth", "transfer_s"],
 )
 def test_costs_beyond_what_a_number_can_hold_are_refused(columns, fields):
     with pytest.raises(TopologyError, match="costs of graph `one` add up to more than a number"):

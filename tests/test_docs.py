@@ -63,7 +63,7 @@ def test_the_readme_shows_what_the_demo_prints(
     assert essence(shown.split("\n", 1)[1]) == essence(printed)
 
 
-@pytest.mark.parametrize("module", ["doppler", "doppler.graph.builder"])
+@pytest.mark.parametrize("module", ["doppler", "doppler.graph.builder", "doppler.graph.signatures"])
 def test_docstring_examples(module: str) -> None:
     result = doctest.testmod(importlib.import_module(module))
     assert result.attempted > 0

@@ -9,7 +9,7 @@ NAMES = """
 Assignment CostModel Costs Device DopplerError DopplerPlacer Executor Graph GraphBuilder Host
 Kernel Link LowerBounds Noise OpKind Placer Program ProgramBuilder ReferenceSimulator SimConfig
 Simulator Topology Trace TrainConfig errors from_networkx load_graph load_topology lower_bounds
-make_placer place programs read_assignment read_graph read_trace shard simulate to_networkx
+make_placer place probe programs read_assignment read_graph read_trace shard simulate to_networkx
 train write_assignment write_graph write_topology write_trace
 """
 
@@ -42,7 +42,7 @@ def test_every_error_is_a_doppler_error_and_a_builtin_one() -> None:
     ]
     kinds = [e for e in kinds if e.__module__ == "doppler.errors" and issubclass(e, Exception)]
     own = [e for e in kinds if e is not doppler.DopplerError]
-    assert len(own) == 12
+    assert len(own) == 13
     for kind in own:
         assert issubclass(kind, doppler.DopplerError)
         assert issubclass(kind, (ValueError, LookupError, ImportError, RuntimeError))

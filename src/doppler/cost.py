@@ -6,10 +6,11 @@ from typing import Protocol
 
 import numpy as np
 
-from doppler.arrays import FloatArray, frozen
+from doppler.arrays import BoolArray, FloatArray, frozen
 from doppler.errors import TopologyError
 from doppler.graph.graph import Graph
 from doppler.graph.levels import Levels, bottom_levels, top_levels
+from doppler.graph.signatures import signatures
 from doppler.topology.topology import Topology
 
 _WIDTH = {"16": "float16", "32": "float32", "64": "float64", "128": "float64", "8": "float16"}
@@ -66,7 +67,10 @@ class CostModel(Protocol):
 
 
 class DefaultCostModel:
-    """The graph's explicit costs where it has them, a roofline where it has not."""
+    """The graph's explicit costs; else what was measured on the topology; else a roofline.
+
+    Each vertex gets the first of these that there is for it.
+    """
 
     def costs(self, graph: Graph, topology: Topology) -> Costs:
         """Seconds of every task; a `TopologyError` where the topology cannot price one."""
@@ -78,7 +82,8 @@ class DefaultCostModel:
     def _costs(self, graph: Graph, topology: Topology) -> Costs:
         exec_s = explicit_exec_s(graph, topology)
         if exec_s is None:
-            exec_s = roofline_exec_s(graph, topology)
+            exec_s, is_measured = measured_exec_s(graph, topology)
+            exec_s += roofline_exec_s(graph, topology, skipped=is_measured)
         exec_s[graph.is_input] = 0.0
         if graph.transfer_s is not None:
             zeros = np.zeros(topology.num_links)
@@ -102,19 +107,36 @@ def explicit_exec_s(graph: Graph, topology: Topology) -> FloatArray | None:
     return np.array(np.broadcast_to(graph.exec_s, (graph.num_vertices, topology.num_devices)))
 
 
-def roofline_exec_s(graph: Graph, topology: Topology) -> FloatArray:
-    """(V, D) `launch + max(flops / rate, bytes / bandwidth)`; a vertex without work is free."""
+def measured_exec_s(graph: Graph, topology: Topology) -> tuple[FloatArray, BoolArray]:
+    """(V, D) seconds measured on the topology, 0 where there are none; (V,) where there are."""
+    if not topology.exec_s:
+        shape = graph.num_vertices, topology.num_devices
+        return np.zeros(shape), np.zeros(graph.num_vertices, np.bool_)
+    row = {signature: i for i, signature in enumerate(topology.exec_s, start=1)}
+    rows = [row.get(signature, 0) if signature else 0 for signature in signatures(graph)]
+    seconds = np.array([(0.0,) * topology.num_devices, *topology.exec_s.values()])
+    return seconds[rows], np.array(rows) > 0
+
+
+def roofline_exec_s(
+    graph: Graph, topology: Topology, *, skipped: BoolArray | None = None
+) -> FloatArray:
+    """(V, D) `launch + max(flops / rate, bytes / bandwidth)`; a vertex without work is free.
+
+    0 for the vertices that are `skipped`, whether the topology has speeds for them or not.
+    """
     classes = [dtype_class(d) for d in graph.dtypes]
     table = np.zeros((graph.num_vertices, topology.num_devices))
-    working = (graph.flops > 0) | (graph.touched_bytes > 0)
+    needed = ~graph.is_input if skipped is None else ~graph.is_input & ~skipped
+    working = ((graph.flops > 0) | (graph.touched_bytes > 0)) & needed
     for d, device in enumerate(topology.devices):
-        if not device.flops_per_s and np.any(working & ~graph.is_input):
+        if not device.flops_per_s and np.any(working):
             raise TopologyError(
                 f"topology `{topology.name}` has no speeds, and graph `{graph.name}` no exec_s",
                 hint="give the graph's vertices exec_s, or choose a topology such as p100x4",
             )
         rate = np.array([device.flops_per_s.get(c, 0.0) for c in classes])
-        missing = np.flatnonzero((rate == 0) & (graph.flops > 0) & ~graph.is_input)
+        missing = np.flatnonzero((rate == 0) & (graph.flops > 0) & needed)
         if len(missing):
             raise TopologyError(
                 f"device `{device.name}` has no flops_per_s for {classes[missing[0]]}, "

@@ -11,6 +11,7 @@ DopplerError
 ├── ConfigError        (ValueError)    an option with a value it cannot have
 ├── CheckpointError    (ValueError)    a policy that cannot be saved, or a file without one
 ├── TrainingError      (RuntimeError)  training that cannot go on
+├── EngineError        (RuntimeError)  a run on real devices that failed, and at which vertex
 ├── UnknownNameError   (LookupError)   no placer, topology, strategy… of that name
 ├── MissingExtraError  (ImportError)   an optional library is needed and absent
 └── OutOfMemoryError   (RuntimeError)  no task can start: device memory is too small
@@ -69,6 +70,10 @@ class CheckpointError(DopplerError, ValueError):
 
 class TrainingError(DopplerError, RuntimeError):
     """Training that cannot go on."""
+
+
+class EngineError(DopplerError, RuntimeError):
+    """A run on real devices that failed."""
 
 
 class UnknownNameError(DopplerError, LookupError):

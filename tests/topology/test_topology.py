@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from math import inf, nan
 
 import numpy as np
@@ -59,6 +60,14 @@ PLAIN = {
     "host": {"dispatch_s": 1e-6},
     "devices": [{"name": "a", **SPEEDS}, {"name": "b", **SPEEDS}],
     "links": [{"name": "bus", "bandwidth_bytes_per_s": 1e9, "pairs": [["a", "b"]]}],
+}
+
+
+MATMUL = "matmul 8x8 8x8 -> 8x8 float32"
+MEASURED = PLAIN | {
+    "devices": [row | {"address": f"cuda:{i}"} for i, row in enumerate(PLAIN["devices"])],
+    "links": [PLAIN["links"][0] | {"via": "host"}],
+    "exec_s": {MATMUL: 3e-6, "relu 8 -> 8 float32 #0123": [1, 2e-6]},
 }
 
 
@@ -165,6 +174,7 @@ def test_a_topology_without_speeds_can_be_written_and_read(tmp_path):
         ({"launch_s": inf}, {}, {}, "device `d`: launch_s is inf"),
         ({}, {"bandwidth_bytes_per_s": 0.0}, {}, "link `l`: bandwidth_bytes_per_s is 0"),
         ({}, {"lanes": -1}, {}, "link `l`: lanes is -1"),
+        ({}, {"via": "air"}, {}, "link `l`: via is `air`, must be direct or host"),
         ({}, {}, {"dispatch_s": -1.0}, "host: dispatch_s is -1"),
     ],
 )
@@ -208,12 +218,39 @@ def test_toml_reads_in_full(file):
     )
 
 
+def test_addresses_ways_and_measured_seconds_are_read(file):
+    topology = read_topology(file(MEASURED))
+    assert [d.address for d in topology.devices] == ["cuda:0", "cuda:1"]
+    assert {link.via for link in topology.links} == {"host"}
+    assert topology.exec_s == {MATMUL: (3e-6, 3e-6), "relu 8 -> 8 float32 #0123": (1.0, 2e-6)}
+
+
+def test_measured_seconds_can_be_written_in_toml(file):
+    text = PAIR + f'\n[exec_s]\n"{MATMUL}" = [1e-3, 2e-3]\n"fill -> 8 float32" = 1e-4\n'
+    topology = read_topology(file(text))
+    assert topology.exec_s == {MATMUL: (1e-3, 2e-3), "fill -> 8 float32": (1e-4, 1e-4)}
+    assert topology.devices == read_topology(file(PAIR)).devices
+
+
+def test_what_was_not_given_is_not_written(tmp_path):
+    keys = ("address", "via", "exec_s")
+    text = topology_to_json(preset("p100x4"))
+    assert [key for key in keys if f'"{key}"' in text] == []
+
+
+def test_seconds_that_are_the_same_on_all_devices_are_written_once(file):
+    document = json.loads(topology_to_json(read_topology(file(MEASURED))))
+    assert document["exec_s"] == MEASURED["exec_s"]
+    assert document["version"] == 1
+
+
 def test_json_reads_and_left_out_fields_get_defaults(file):
     topology = read_topology(file(PLAIN))
     assert topology.host == Host(1e-6, 0)
     assert topology.devices[0].memory_bytes == inf
     assert (topology.devices[0].slots, topology.devices[0].launch_s) == (1, 0)
     assert (topology.links[0].latency_s, topology.links[0].lanes) == (0, 1)
+    assert (topology.devices[0].address, topology.links[0].via, topology.exec_s) == ("", "", {})
 
 
 def test_count_and_first_number_the_devices(file):
@@ -236,7 +273,24 @@ def test_others_are_the_pairs_no_other_entry_names(file):
 memories = st.just(inf) | strategies.rates
 
 
-@given(topology=strategies.topologies(memory_bytes=memories))
+@st.composite
+def measured_topologies(draw):
+    topology = draw(strategies.topologies(memory_bytes=memories))
+    size, names = topology.num_devices, st.sampled_from(["", "cpu:0", "cuda:0/1of4"])
+    own = st.lists(strategies.seconds, min_size=size, max_size=size).map(tuple)
+    alike = strategies.seconds.map(lambda one: (one,) * size)
+    return replace(
+        topology,
+        devices=tuple(replace(d, address=draw(names)) for d in topology.devices),
+        links=tuple(
+            replace(link, via=draw(st.sampled_from(["", "direct", "host"])))
+            for link in topology.links
+        ),
+        exec_s=draw(st.dictionaries(st.text(max_size=8), own | alike, max_size=3)),
+    )
+
+
+@given(topology=measured_topologies())
 def test_a_topology_survives_a_round_trip(tmp_path_factory, topology):
     path = tmp_path_factory.getbasetemp() / "round-trip.json"
     write_topology(topology, path)
@@ -307,6 +361,18 @@ BAD_FIELDS = [
     ({"links.0.pairs.0": ["a", "a"]}, r"links\[0\].pairs\[0\] links `a` to itself"),
     ({"links.0.pairs": [["a", "b"]] * 2}, r"links\[0\].pairs: `a` → `b` has a link already"),
     ({"links.0.pairs": [["a", "b"], ["b", "a"]]}, r"links\[0\].pairs: `b` → `a` has a link"),
+    ({"devices.1.address": 0}, r"devices\[1\].address must be text, not 0"),
+    ({"links.0.via": 1}, r"links\[0\].via must be text, not 1"),
+    ({"links.0.via": "air"}, r"links\[0\].via must be direct or host, not 'air'"),
+    ({"exec_s": [1]}, "exec_s must be an object, not list"),
+    ({"exec_s": {"relu": -1}}, r'exec_s\["relu"\] must be a finite number ≥ 0, not -1'),
+    ({"exec_s": {"relu": "1"}}, r'exec_s\["relu"\] must be a finite number ≥ 0'),
+    ({"exec_s": {"relu": inf}}, r'exec_s\["relu"\] must be a finite number ≥ 0'),
+    ({"exec_s": {"relu": None}}, r'exec_s\["relu"\] must be a finite number ≥ 0, not None'),
+    ({"exec_s": {"relu": [1]}}, r'exec_s\["relu"\] has 1 numbers for 2 devices'),
+    ({"exec_s": {"relu": [1, 2, 3]}}, r'exec_s\["relu"\] has 3 numbers for 2 devices'),
+    ({"exec_s": {"relu": [1, nan]}}, r'exec_s\["relu"\]\[1\] must be a finite number ≥ 0'),
+    ({"exec_s": {"relu": [1, [2]]}}, r'exec_s\["relu"\]\[1\] must be a finite number ≥ 0'),
 ]
 
 
@@ -369,6 +435,23 @@ def test_a_topology_made_in_code_is_checked(devices, route, message):
         Topology("made", devices, (Link("bus"),), route)
 
 
+@pytest.mark.parametrize(
+    ("seconds", "message"),
+    [
+        (1.0, r'exec_s\["relu"\] is 1.0, must be 2 numbers, one per device'),
+        ((1.0,), r'exec_s\["relu"\] is \(1.0,\), must be 2 numbers'),
+        ([1.0, 1.0], r'exec_s\["relu"\] is \[1.0, 1.0\], must be 2 numbers'),
+        ((1.0, -1.0), r'exec_s\["relu"\] is -1.0, must be finite and not negative'),
+        ((nan, 1.0), r'exec_s\["relu"\] is nan, must be finite'),
+        ((1.0, inf), r'exec_s\["relu"\] is inf, must be finite'),
+        ((1.0, "1"), r'exec_s\["relu"\] is \'1\', must be finite'),
+    ],
+)
+def test_measured_seconds_given_in_code_are_checked(seconds, message):
+    with pytest.raises(TopologyError, match=message):
+        Topology("made", DEVICES, (Link("bus"),), [[-1, 0], [0, -1]], exec_s={"relu": seconds})
+
+
 def test_topologies_differ_where_a_field_does():
     pair = Topology("pair", DEVICES, (Link("bus"),), [[-1, 0], [0, -1]])
     others = [
@@ -377,9 +460,14 @@ def test_topologies_differ_where_a_field_does():
         Topology("pair", DEVICES, (Link("bus", lanes=2),), pair.route),
         Topology("pair", DEVICES, (Link("bus"), Link("bus")), [[-1, 0], [1, -1]]),
         Topology("pair", DEVICES, pair.links, pair.route, Host(1.0)),
+        Topology("pair", (Device("a"), Device("b", address="cpu:0")), pair.links, pair.route),
+        Topology("pair", DEVICES, (Link("bus", via="host"),), pair.route),
+        replace(pair, exec_s={"relu": (1.0, 1.0)}),
     ]
     assert pair == Topology("pair", DEVICES, (Link("bus"),), pair.route)
     assert [other for other in others if other == pair] == []
+    assert replace(pair, exec_s={"relu": (1.0, 1.0)}) == others[-1] != others[-2]
+    assert replace(pair, exec_s={"relu": (1.0, 2.0)}) != others[-1]
     assert not pair.route.flags.writeable
 
 
@@ -387,7 +475,8 @@ def test_topologies_differ_where_a_field_does():
 @given(data=st.data())
 def test_a_broken_file_raises_nothing_but_our_errors(tmp_path_factory, data):
     path = tmp_path_factory.getbasetemp() / "broken-topology.json"
-    whole = data.draw(st.sampled_from([json.dumps(PLAIN), topology_to_json(preset("cpu2"))]))
+    texts = [json.dumps(PLAIN), json.dumps(MEASURED), topology_to_json(preset("cpu2"))]
+    whole = data.draw(st.sampled_from(texts))
     path.write_text(data.draw(strategies.broken_files(whole)), "utf-8")
     try:
         topology = read_topology(path)

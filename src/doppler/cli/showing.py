@@ -99,13 +99,16 @@ def _print_topology(topology: "Topology") -> None:
         f"{host.ahead} ahead; "
         f"{seconds(host.completion_s)} until an end is seen"
     )
+    if topology.exec_s:
+        out.print(f"kernels: {len(topology.exec_s)} measured")
 
 
 def _alike(topology: "Topology") -> list[tuple[str, "Device"]]:
-    """Runs of devices that differ in nothing but the name: first … last, and one of them."""
+    """Runs of devices that differ in nothing but name and address: first … last, and one of them."""
     runs: list[list[Device]] = []
     for device in topology.devices:
-        if runs and replace(device, name="") == replace(runs[-1][0], name=""):
+        first = runs[-1][0] if runs else None
+        if first and replace(device, name="", address="") == replace(first, name="", address=""):
             runs[-1].append(device)
         else:
             runs.append([device])

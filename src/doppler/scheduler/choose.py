@@ -60,6 +60,24 @@ def check_strategy(name: str) -> str:
     return name
 
 
+def priorities(
+    strategy: str,
+    graph: Graph,
+    topology: Topology,
+    assignment: Assignment,
+    costs: Callable[[], Costs],
+    seed: int,
+) -> FloatArray | None:
+    """(V,) a strategy's priorities, lower first, or None for first in, first out."""
+    if strategy == FIFO:
+        return None
+    if strategy == RANDOM:
+        return random_priorities(graph, seed)
+    if strategy == ORDER:
+        return order_priorities(graph, assignment)
+    return STATIC[strategy](graph, costs(), topology)
+
+
 def random_priorities(graph: Graph, seed: int) -> FloatArray:
     """(V,) independent and uniform, from the seed."""
     return np.random.default_rng([seed, 1]).random(graph.num_vertices)

@@ -25,7 +25,7 @@ class Memory:
         self._bytes = np.ceil(graph.tensor_bytes).tolist()  # whole bytes, so sums are exact
         self._outputs = rows(graph.output_ptr, graph.output_tensor)
         self._reads = rows(graph.read_ptr, graph.read_tensor)
-        self._uses = _count_uses(graph, tasks)
+        self._uses = count_uses(graph, tasks)
 
     def device(self, task: int) -> int:
         """Where a task's output goes."""
@@ -81,7 +81,7 @@ class Memory:
         )
 
 
-def _count_uses(graph: Graph, tasks: Tasks) -> dict[tuple[int, int], int]:
+def count_uses(graph: Graph, tasks: Tasks) -> dict[tuple[int, int], int]:
     """Uses of each (tensor, device): one per reader there, one per transfer that leaves."""
     uses: dict[tuple[int, int], int] = {}
     readers: IntArray = tasks.devices[graph.edge_reader]

@@ -12,23 +12,71 @@ from doppler.programs.numpy_ops import Array, compute
 
 
 def evaluate_graph(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """The results of a graph by meta-op, for whole inputs by name.
+    """The results of a graph by meta-op, for whole inputs by name."""
+    values = input_blocks(graph, inputs)
+    for v in graph.topological_order.tolist():
+        if not graph.is_input[v]:
+            kernel = kernel_of(graph, v)
+            values[output_of(graph, v)] = run_kernel(kernel, [values[t] for t in kernel.inputs])
+    return join_results(graph, values)
 
-    Results are put together from the tensors whose kernels name a `result`; in a graph where
-    none does, from those that nobody reads.
-    """
+
+def input_blocks(graph: Graph, inputs: Mapping[str, Array]) -> dict[int, Array]:
+    """The block of an input that each input vertex holds, by tensor, for whole inputs by name."""
     if not graph.kernels:
         raise GraphError(f"graph `{graph.name}` has no kernels to evaluate")
     whole = _whole_inputs(graph, inputs)
-    values: dict[int, Array] = {}
-    for v in graph.topological_order.tolist():
-        kernel = _kernel(graph, v)
-        (tensor,) = graph.output_tensor[graph.output_ptr[v] : graph.output_ptr[v + 1]].tolist()
-        if graph.is_input[v]:
-            values[tensor] = whole[graph.meta_ops[v]][_slices(kernel)]
-        else:
-            values[tensor] = run_kernel(kernel, [values[t] for t in kernel.inputs])
-    return _joined(graph, values)
+    return {
+        output_of(graph, v): whole[graph.meta_ops[v]][_slices(kernel_of(graph, v))]
+        for v in np.flatnonzero(graph.is_input).tolist()
+    }
+
+
+def result_names(graph: Graph) -> dict[int, str]:
+    """The name of the result that each tensor is a block of, for those that are.
+
+    They are the tensors whose kernels name a `result`; in a graph where none does, those that
+    nobody reads.
+    """
+    is_read = np.zeros(graph.num_tensors, np.bool_)
+    is_read[graph.edge_tensor] = True
+    named = any(kernel is not None and "result" in kernel.attributes for kernel in graph.kernels)
+    names = {}
+    for tensor, v in enumerate(graph.tensor_producer.tolist()):
+        unread = None if named or is_read[tensor] or graph.is_input[v] else graph.meta_ops[v]
+        name = kernel_of(graph, v).attributes.get("result", unread)
+        if name is not None:
+            names[tensor] = name
+    return names
+
+
+def join_results(graph: Graph, values: Mapping[int, Array]) -> dict[str, Array]:
+    """The results by name, put together from the tensors that hold blocks of them."""
+    blocks: dict[str, list[tuple[Kernel, Array]]] = {}
+    for tensor, name in result_names(graph).items():
+        kernel = kernel_of(graph, int(graph.tensor_producer[tensor]))
+        blocks.setdefault(name, []).append((kernel, values[tensor]))
+    results = {}
+    for name, parts in blocks.items():
+        result = np.zeros(_whole_shape([kernel for kernel, _ in parts]), parts[0][1].dtype)
+        for kernel, value in parts:
+            result[_slices(kernel)] = value
+        results[name] = result
+    return results
+
+
+def kernel_of(graph: Graph, v: int) -> Kernel:
+    """The kernel of a vertex, which must have one."""
+    kernel = graph.kernels[v] if graph.kernels else None
+    if kernel is None:
+        raise GraphError(f"vertex `{graph.vertex_names[v]}` has no kernel to evaluate")
+    return kernel
+
+
+def output_of(graph: Graph, v: int) -> int:
+    """The one tensor that a vertex produces."""
+    (tensor,) = graph.output_tensor[graph.output_ptr[v] : graph.output_ptr[v + 1]].tolist()
+    return int(tensor)
 
 
 def run_kernel(kernel: Kernel, inputs: list[Array]) -> Array:
@@ -58,18 +106,11 @@ def assemble(operand: Any, inputs: list[Array]) -> Array:
     return result
 
 
-def _kernel(graph: Graph, v: int) -> Kernel:
-    kernel = graph.kernels[v]
-    if kernel is None:
-        raise GraphError(f"vertex `{graph.vertex_names[v]}` has no kernel to evaluate")
-    return kernel
-
-
 def _whole_inputs(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:
     """The inputs that the graph reads blocks of, each of the shape that its blocks make up."""
     blocks: dict[str, list[Kernel]] = {}
     for v in np.flatnonzero(graph.is_input).tolist():
-        blocks.setdefault(graph.meta_ops[v], []).append(_kernel(graph, v))
+        blocks.setdefault(graph.meta_ops[v], []).append(kernel_of(graph, v))
     result = {}
     for name, kernels in blocks.items():
         if name not in inputs:
@@ -93,23 +134,3 @@ def _whole_shape(kernels: list[Kernel]) -> tuple[int, ...]:
 
 def _slices(kernel: Kernel) -> tuple[slice, ...]:
     return tuple(slice(low, high) for low, high in kernel.attributes["block"])
-
-
-def _joined(graph: Graph, values: dict[int, Array]) -> dict[str, Array]:
-    is_read = np.zeros(graph.num_tensors, np.bool_)
-    is_read[graph.edge_tensor] = True
-    named = any(kernel is not None and "result" in kernel.attributes for kernel in graph.kernels)
-    blocks: dict[str, list[tuple[Kernel, Array]]] = {}
-    for tensor, v in enumerate(graph.tensor_producer.tolist()):
-        kernel = _kernel(graph, v)
-        unread = None if named or is_read[tensor] or graph.is_input[v] else graph.meta_ops[v]
-        name = kernel.attributes.get("result", unread)
-        if name is not None:
-            blocks.setdefault(name, []).append((kernel, values[tensor]))
-    results = {}
-    for name, parts in blocks.items():
-        result = np.zeros(_whole_shape([kernel for kernel, _ in parts]), parts[0][1].dtype)
-        for kernel, value in parts:
-            result[_slices(kernel)] = value
-        results[name] = result
-    return results

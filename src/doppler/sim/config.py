@@ -2,21 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from doppler.arrays import FloatArray
-from doppler.assignment import Assignment
-from doppler.cost import CostModel, Costs, DefaultCostModel
-from doppler.graph.graph import Graph
-from doppler.scheduler.choose import (
-    FIFO,
-    ORDER,
-    RANDOM,
-    STATIC,
-    check_strategy,
-    order_priorities,
-    random_priorities,
-)
+from doppler.cost import CostModel, DefaultCostModel
+from doppler.scheduler.choose import FIFO, check_strategy
 from doppler.sim.noise import Noise
-from doppler.topology.topology import Topology
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,21 +19,3 @@ class SimConfig:
 
     def __post_init__(self) -> None:
         check_strategy(self.strategy)
-
-
-def priorities(
-    config: SimConfig,
-    graph: Graph,
-    topology: Topology,
-    costs: Costs,
-    assignment: Assignment,
-    seed: int,
-) -> FloatArray | None:
-    """(V,) the strategy's priorities, lower first, or None for first in, first out."""
-    if config.strategy == FIFO:
-        return None
-    if config.strategy == RANDOM:
-        return random_priorities(graph, seed)
-    if config.strategy == ORDER:
-        return order_priorities(graph, assignment)
-    return STATIC[config.strategy](graph, costs, topology)

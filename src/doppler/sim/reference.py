@@ -6,8 +6,9 @@ import numpy as np
 
 from doppler.assignment import Assignment
 from doppler.graph.graph import Graph
+from doppler.scheduler.choose import priorities
 from doppler.scheduler.state import SchedulerState
-from doppler.sim.config import SimConfig, priorities
+from doppler.sim.config import SimConfig
 from doppler.sim.noise import draw
 from doppler.tasks import Tasks, enumerate_tasks
 from doppler.topology.topology import Topology
@@ -52,7 +53,7 @@ class ReferenceSimulator:
             graph,
             topology,
             tasks,
-            priorities(config, graph, topology, costs, assignment, seed),
+            priorities(config.strategy, graph, topology, assignment, lambda: costs, seed),
             synchronous=config.synchronous,
             limit_memory=config.limit_memory,
         )

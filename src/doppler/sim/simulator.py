@@ -13,8 +13,8 @@ from doppler.cost import Costs
 from doppler.errors import AssignmentError, ConfigError
 from doppler.graph.graph import Graph
 from doppler.graph.levels import depths
-from doppler.scheduler.choose import ORDER
-from doppler.sim.config import SimConfig, priorities
+from doppler.scheduler.choose import ORDER, priorities
+from doppler.sim.config import SimConfig
 from doppler.sim.noise import draw
 from doppler.sim.reference import ReferenceSimulator
 from doppler.tasks import enumerate_tasks
@@ -157,7 +157,9 @@ class Simulator:
 
     def _priority(self, graph: Graph, assignment: Assignment, seed: int) -> FloatArray:
         costs, _ = self._prepare(graph)
-        priority = priorities(self.config, graph, self.topology, costs, assignment, seed)
+        priority = priorities(
+            self.config.strategy, graph, self.topology, assignment, lambda: costs, seed
+        )
         if priority is None:
             priority = np.zeros(graph.num_vertices)
         return np.array(priority).reshape(1, -1)

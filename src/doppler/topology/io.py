@@ -11,7 +11,7 @@ import numpy as np
 from doppler.arrays import IntArray, reals
 from doppler.errors import FormatError, TopologyError
 from doppler.files import check_header, check_keys, parse_json, read_text, to_json, write_text
-from doppler.topology.topology import DTYPE_CLASSES, Device, Host, Link, Topology
+from doppler.topology.topology import DTYPE_CLASSES, VIA, Device, Host, Link, Topology
 
 FORMAT, VERSION = "doppler-topology", 1
 MAX_DEVICES = 1024
@@ -23,9 +23,11 @@ _DEVICE_KEYS = (
     "slots",
     "launch_s",
     "group",
+    "address",
     "count",
     "first",
 )
+_LINK_KEYS = ("bandwidth_bytes_per_s", "latency_s", "lanes", "via", "shared", "one_way")
 
 
 def read_topology(path: str | Path) -> Topology:
@@ -66,13 +68,21 @@ def topology_to_json(topology: Topology) -> str:
             **_unless_infinite("bandwidth_bytes_per_s", link.bandwidth_bytes_per_s),
             "latency_s": link.latency_s,
             "lanes": link.lanes,
+            **({"via": link.via} if link.via else {}),
             "shared": True,
             "one_way": True,
             "pairs": served,
         }
         for link, served in zip(topology.links, pairs, strict=True)
     ]
+    if topology.exec_s:
+        document["exec_s"] = {key: _one_or_all(s) for key, s in topology.exec_s.items()}
     return to_json(document)
+
+
+def _one_or_all(seconds: tuple[float, ...]) -> float | list[float]:
+    """One number where it is the same on all devices."""
+    return float(seconds[0]) if len(set(seconds)) == 1 else [float(one) for one in seconds]
 
 
 def _device_to_json(device: Device) -> dict[str, Any]:
@@ -80,7 +90,8 @@ def _device_to_json(device: Device) -> dict[str, Any]:
     row |= {"flops_per_s": dict(device.flops_per_s)} if device.flops_per_s else {}
     row |= _unless_infinite("memory_bytes_per_s", device.memory_bytes_per_s)
     row |= _unless_infinite("memory_bytes", device.memory_bytes)
-    return row | ({"group": device.group} if device.group else {})
+    row |= {"group": device.group} if device.group else {}
+    return row | ({"address": device.address} if device.address else {})
 
 
 def _unless_infinite(key: str, value: float) -> dict[str, float]:
@@ -93,7 +104,7 @@ def topology_from_document(document: Any, source: str = "topology") -> Topology:
     check_keys(
         document,
         required=("format", "version", "name", "devices"),
-        optional=("description", "host", "links"),
+        optional=("description", "host", "links", "exec_s"),
         source=source,
     )
     try:
@@ -111,6 +122,7 @@ def topology_from_document(document: Any, source: str = "topology") -> Topology:
             route=route,
             host=host,
             description=_text(document, "description", "topology", default=""),
+            exec_s=_measured(document.get("exec_s", {}), len(devices)),
         )
     except (TopologyError, FormatError) as error:
         raise TopologyError(f"{source}: {error.message}", hint=error.hint) from None
@@ -150,6 +162,7 @@ def _devices(row: Any, where: str) -> list[Device]:
             slots=_whole(row, "slots", where, default=1, least=1),
             launch_s=_number(row, "launch_s", where, default=0.0),
             group=_text(row, "group", where, default=""),
+            address=_text(row, "address", where, default=""),
         )
         for each in names
     ]
@@ -164,6 +177,23 @@ def _rates(row: dict[str, Any], where: str) -> dict[str, float]:
     return {key: _checked(rate, f"{where}.{key}", positive=True) for key, rate in value.items()}
 
 
+def _measured(table: Any, num_devices: int) -> dict[str, tuple[float, ...]]:
+    """Seconds by signature: a number is for all devices, a list has one for each."""
+    if not isinstance(table, dict):
+        raise TopologyError(f"exec_s must be an object, not {type(table).__name__}")
+    measured = {}
+    for key, value in table.items():
+        where = f'exec_s["{key}"]'
+        if not isinstance(value, list):
+            measured[key] = (_checked(value, where, positive=False),) * num_devices
+            continue
+        if len(value) != num_devices:
+            raise TopologyError(f"{where} has {len(value)} numbers for {num_devices} devices")
+        rows = enumerate(value)
+        measured[key] = tuple(_checked(s, f"{where}[{i}]", positive=False) for i, s in rows)
+    return measured
+
+
 def _links(document: dict[str, Any], names: list[str]) -> tuple[list[Link], IntArray]:
     route = np.full((len(names), len(names)), -1, np.int64)
     links: list[Link] = []
@@ -174,7 +204,7 @@ def _links(document: dict[str, Any], names: list[str]) -> tuple[list[Link], IntA
         check_keys(
             row,
             required=("name", "pairs"),
-            optional=("bandwidth_bytes_per_s", "latency_s", "lanes", "shared", "one_way"),
+            optional=_LINK_KEYS,
             source=where,
         )
         link = _link(row, where)
@@ -188,6 +218,9 @@ def _links(document: dict[str, Any], names: list[str]) -> tuple[list[Link], IntA
 
 
 def _link(row: dict[str, Any], where: str) -> Link:
+    via = _text(row, "via", where, default="")
+    if via not in ("", *VIA):
+        raise TopologyError(f"{where}.via must be {' or '.join(VIA)}, not {via!r}")
     return Link(
         name=_text(row, "name", where),
         bandwidth_bytes_per_s=_number(
@@ -195,6 +228,7 @@ def _link(row: dict[str, Any], where: str) -> Link:
         ),
         latency_s=_number(row, "latency_s", where, default=0.0),
         lanes=_whole(row, "lanes", where, default=1, least=0),
+        via=via,
     )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from doppler.arrays import IntArray, frozen
 from doppler.errors import TopologyError
 
 DTYPE_CLASSES = ("float16", "float32", "float64")
+VIA = ("direct", "host")  # ways to move data
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,7 @@ class Device:
     slots: int = 1  # kernels that run at the same time
     launch_s: float = 0.0  # fixed device time of every kernel
     group: str = ""  # devices of one group are close: one NVLink island, one board, one node
+    address: str = ""  # where the engine finds it: `cpu:0`, `cuda:0`, `cuda:0/1of4`
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,7 @@ class Link:
     bandwidth_bytes_per_s: float = inf  # of one transfer; inf = seconds come with the graph
     latency_s: float = 0.0
     lanes: int = 1  # transfers that run at the same time; 0 = any number
+    via: str = ""  # how the engine moves data: `direct`, through the `host`, or as it finds best
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,9 @@ class Topology:
     route: IntArray  # (D, D) link from row to column; pairs may share one; -1 on the diagonal
     host: Host = Host()
     description: str = ""  # where its numbers come from
+    # Measured seconds of kernels by their signatures (`doppler.graph.signatures`), one for each
+    # device; where there are some, they count and not the device's speeds.
+    exec_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "route", frozen(np.asarray(self.route, np.int64)))
@@ -96,7 +103,8 @@ class Topology:
 
 def _fields(topology: Topology) -> tuple[Any, ...]:
     devices = tuple((*_row(d), *sorted(d.flops_per_s.items())) for d in topology.devices)
-    return topology.name, devices, topology.links, topology.host, topology.description
+    values = topology.name, topology.links, topology.host, topology.description
+    return *values, devices, topology.exec_s
 
 
 def _row(device: Device) -> tuple[Any, ...]:
@@ -107,6 +115,7 @@ def _row(device: Device) -> tuple[Any, ...]:
         device.slots,
         device.launch_s,
         device.group,
+        device.address,
     )
 
 
@@ -122,11 +131,25 @@ def _check_numbers(topology: Topology) -> None:
         _check_positive(f"link `{link.name}`", rates, {"latency_s": link.latency_s})
         if link.lanes < 0:
             raise TopologyError(f"link `{link.name}`: lanes is {link.lanes}, must not be negative")
+        if link.via not in ("", *VIA):
+            raise TopologyError(f"link `{link.name}`: via is `{link.via}`, must be direct or host")
     host = topology.host
     seconds = {"dispatch_s": host.dispatch_s, "completion_s": host.completion_s}
     _check_positive("host", {}, seconds)
     if host.ahead < 0:
         raise TopologyError(f"host: ahead is {host.ahead}, must not be negative")
+
+
+def _check_measured(topology: Topology) -> None:
+    for key, seconds in topology.exec_s.items():
+        where = f'exec_s["{key}"]'
+        if not isinstance(seconds, tuple) or len(seconds) != topology.num_devices:
+            raise TopologyError(
+                f"{where} is {seconds!r}, must be {topology.num_devices} numbers, one per device"
+            )
+        for one in seconds:
+            if not isinstance(one, Real) or not 0 <= one < inf:
+                raise TopologyError(f"{where} is {one!r}, must be finite and not negative")
 
 
 def _check_positive(where: str, rates: dict[str, float], seconds: dict[str, float]) -> None:
@@ -143,6 +166,7 @@ def _check(topology: Topology) -> None:
     if size == 0:
         raise TopologyError(f"topology `{topology.name}` has no devices")
     _check_numbers(topology)
+    _check_measured(topology)
     names = [d.name for d in topology.devices]
     if twice := next((n for n in names if names.count(n) > 1), None):
         raise TopologyError(f"two devices are named `{twice}`")

@@ -22,6 +22,7 @@ def vary(graph: Graph, number: int, sigma: float) -> Graph:
     return replace(
         graph,
         name=f"{graph.name}~{number}",
+        kernels=(),  # seconds measured for them are not those of a variant
         flops=frozen(graph.flops * exec_factor),
         touched_bytes=frozen(graph.touched_bytes * exec_factor),
         exec_s=_scaled(graph.exec_s, exec_factor[:, None]),

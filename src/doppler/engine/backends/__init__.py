@@ -1,0 +1,1 @@
+"""What runs tasks for the engine: nothing at all, CPU threads, or CUDA streams."""

@@ -1,0 +1,22 @@
+"""The backends by name."""
+
+from importlib import import_module
+
+from doppler.engine.backends.base import Backend
+from doppler.errors import UnknownNameError
+from doppler.topology.topology import Topology
+
+BACKENDS = {
+    "null": "doppler.engine.backends.null:NullBackend",
+    "cpu": "doppler.engine.backends.cpu:CpuBackend",
+    "cuda": "doppler.engine.backends.cuda:CudaBackend",
+}
+
+
+def make_backend(name: str, topology: Topology) -> Backend:
+    """The backend of that name for the devices of a topology."""
+    if name not in BACKENDS:
+        raise UnknownNameError("backend", name, BACKENDS)
+    module, _, kind = BACKENDS[name].partition(":")
+    backend: Backend = getattr(import_module(module), kind)(topology)
+    return backend

@@ -1,0 +1,522 @@
+"""The CUDA backend: on a GPU where there is one, and everywhere on streams made of threads."""
+
+import ctypes
+import random
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from queue import SimpleQueue
+from time import perf_counter, sleep
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from engine.running import assert_close, assign, chain, vertex, workload
+from hypothesis import given
+from hypothesis import strategies as st
+
+from doppler.engine.backends import cuda, driver
+from doppler.engine.backends.cuda import CudaBackend, addresses, chunks, parse_address
+from doppler.engine.backends.driver import Address, Semaphore
+from doppler.engine.backends.registry import make_backend
+from doppler.engine.engine import Engine, EngineConfig
+from doppler.errors import EngineError, TopologyError
+from doppler.tasks import enumerate_tasks
+from doppler.topology import Device, Host, Link, Topology
+
+
+def machine(
+    where: list[str], *, via: str = "", slots: int = 1, lanes: int = 1, ahead: int = 0
+) -> Topology:
+    """Devices at these addresses, a link for each source."""
+    size = len(where)
+    devices = tuple(Device(f"d{i}", slots=slots, address=a) for i, a in enumerate(where))
+    route = np.repeat(np.arange(size)[:, None], size, axis=1)
+    np.fill_diagonal(route, -1)
+    links = tuple(Link(f"from{i}", 1e9, lanes=lanes, via=via) for i in range(size))
+    return Topology("test", devices, links, route, Host(ahead=ahead))
+
+
+def parts(count: int, gpu: int = 0) -> list[str]:
+    return [f"cuda:{gpu}/{i}of{count}" for i in range(count)]
+
+
+# A machine with two GPUs, made of threads. Kernels compute as they are launched; what goes through
+# streams (copies, events, signals) happens later, in the order that CUDA promises and no other.
+
+
+class FakeStream:
+    """A thread that does things in order."""
+
+    def __init__(self, fake: "FakeCuda", gpu: int) -> None:
+        self.fake, self.gpu = fake, gpu
+        self.cuda_stream = len(fake.streams) + 1
+        self._pushed = self._finished = 0
+        self._queue = SimpleQueue[Callable[[], Any] | None]()
+        fake.streams[self.cuda_stream] = self
+        self.thread = threading.Thread(target=self._work, daemon=True)
+        self.thread.start()
+
+    def push(self, action: Callable[[], Any] | None) -> None:
+        self._pushed += 1
+        self._queue.put(action)
+
+    def _work(self) -> None:
+        while (action := self._queue.get()) is not None:
+            if random.random() < 0.2:
+                sleep(random.random() * 2e-4)
+            if not self.fake.error:
+                action()
+            self._finished += 1
+
+    def query(self) -> bool:
+        self.fake.check()
+        return self._pushed == self._finished
+
+
+class FakeEvent:
+    """A point in a stream."""
+
+    def __init__(self, fake: "FakeCuda") -> None:
+        self.fake, self.gpu, self.at = fake, -1, 0.0
+        self.passed = threading.Event()
+        fake.num_events += 1
+
+    def record(self, stream: FakeStream) -> None:
+        assert self.gpu in (-1, stream.gpu), "an event of another GPU"
+        self.gpu, self.passed = stream.gpu, threading.Event()
+        passed = self.passed
+        stream.push(lambda: self._pass(passed))
+
+    def _pass(self, passed: threading.Event) -> None:
+        self.at = perf_counter()
+        passed.set()
+
+    def wait(self, stream: FakeStream) -> None:
+        stream.push(self.passed.wait)
+
+    def query(self) -> bool:
+        self.fake.check()
+        return self.passed.is_set()
+
+    def synchronize(self) -> None:
+        self.passed.wait()
+
+    def elapsed_time(self, other: "FakeEvent") -> float:
+        assert self.gpu == other.gpu, "two clocks"
+        return (other.at - self.at) * 1e3
+
+
+class FakeCuda:
+    """What the backend uses of torch and of the driver."""
+
+    def __init__(self) -> None:
+        self.streams: dict[int, FakeStream] = {}
+        self.idle: dict[tuple[Address, int], list[FakeStream]] = {}
+        self.num_events, self.error, self.peers = 0, "", True
+        self.current = self.default = FakeStream(self, 0)
+
+    def check(self) -> None:
+        if self.error:
+            raise RuntimeError(f"CUDA error: {self.error}\nlong advice")
+
+    def take(self, address: Address, priority: int = 0) -> FakeStream:
+        idle = self.idle.setdefault((address, priority), [])
+        return idle.pop() if idle else FakeStream(self, address.gpu)
+
+    def give(self, address: Address, priority: int, stream: FakeStream) -> None:
+        self.idle[address, priority].append(stream)
+
+    def copy(self, target: int, source: int, size: int, stream: int) -> None:
+        assert self.current.gpu == self.streams[stream].gpu, "another GPU is current"
+        self.streams[stream].push(lambda: ctypes.memmove(target, source, size))
+
+    def set_stream(self, stream: FakeStream) -> None:
+        self.current = stream
+
+    def block(self, seconds: float) -> None:
+        self.current.push(lambda: sleep(seconds))
+
+    def used_bytes(self) -> int:
+        return self.num_events + len(self.streams)
+
+
+class RealCuda:
+    """The same questions to a GPU."""
+
+    def block(self, seconds: float) -> None:
+        torch.cuda._sleep(int(seconds * 2e9))  # cycles of a clock below 2 GHz
+
+    def used_bytes(self) -> int:
+        return torch.cuda.memory_allocated()
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
+    fake = FakeCuda()
+    for name, value in {
+        "start": lambda: 2,
+        "take_stream": fake.take,
+        "give_stream": fake.give,
+        "copy": fake.copy,
+        "post_after": lambda stream, semaphore: fake.streams[stream].push(semaphore.post),
+    }.items():
+        monkeypatch.setattr(driver, name, value)
+    for name, value in {
+        "set_stream": fake.set_stream,
+        "current_stream": lambda gpu: fake.default,
+        "current_device": lambda: 0,
+        "set_device": lambda gpu: None,
+        "synchronize": lambda gpu: fake.check(),
+        "stream": lambda stream: nullcontext(),
+        "empty_cache": lambda: None,
+        "can_device_access_peer": lambda a, b: fake.peers,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    monkeypatch.setattr(cuda, "_where", lambda gpu: torch.device("cpu"))
+    monkeypatch.setattr(cuda, "_pinned", lambda size: torch.empty(size, dtype=torch.uint8))
+    monkeypatch.setattr(cuda, "_new_event", lambda timed: FakeEvent(fake))
+    yield fake
+    for stream in fake.streams.values():
+        stream.push(None)
+        stream.thread.join()
+
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+
+
+@pytest.fixture(params=["threads", pytest.param("gpu", marks=needs_gpu)])
+def gpu(request: pytest.FixtureRequest) -> FakeCuda | RealCuda:
+    """What the backend runs on."""
+    if request.param == "gpu":
+        return RealCuda()
+    fake = request.getfixturevalue("fake")
+    assert isinstance(fake, FakeCuda)
+    return fake
+
+
+MACHINES = {
+    "direct": machine(parts(4), via="direct"),
+    "host": machine(parts(4), via="host"),
+    "one link of many lanes": machine(parts(4), via="host", lanes=0, slots=2),
+    "two ahead": machine(parts(4), via="host", ahead=2),
+    "two ahead, direct": machine(parts(4), ahead=2),
+    "a whole GPU": machine(["cuda:0"]),
+}
+
+
+@pytest.mark.parametrize("where", MACHINES)
+@pytest.mark.parametrize("name", ["chainmm", "ffnn", "llama-block", "cholesky"])
+def test_outputs_are_those_of_numpy(gpu: FakeCuda | RealCuda, where: str, name: str) -> None:
+    graph, inputs, expected = workload(name, 4)
+    topology = MACHINES[where]
+    with Engine(topology, "cuda") as engine:
+        for seed in range(2):
+            assignment = assign(graph, topology.num_devices, seed)
+            result = engine.execute(graph, assignment, inputs, repeats=2)
+            assert_close(result.outputs, expected)
+            assert len(result.trace.begin_s) > 0
+            assert 0 < result.trace.makespan_s < 60
+
+
+def test_large_tensors_go_through_the_host_in_chunks(
+    gpu: FakeCuda | RealCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda, "_CHUNK_BYTES", 256)
+    graph, inputs, expected = workload("chainmm", 4, dtype="float64")
+    with Engine(machine(parts(2), via="host", ahead=1), "cuda") as engine:
+        for seed in range(5):
+            assert_close(engine.execute(graph, assign(graph, 2, seed), inputs).outputs, expected)
+
+
+@pytest.mark.parametrize(
+    "config", [EngineConfig(synchronous=True), EngineConfig(strategy="random")]
+)
+def test_other_schedules(gpu: FakeCuda | RealCuda, config: EngineConfig) -> None:
+    graph, inputs, expected = workload("ffnn", 4)
+    with Engine(MACHINES["host"], "cuda", config) as engine:
+        assert_close(engine.execute(graph, assign(graph, 4), inputs).outputs, expected)
+
+
+@pytest.mark.parametrize("options", [{"notify_streams": False}, {"spin_s": 1e-3}])
+def test_other_ways_to_be_told(gpu: FakeCuda | RealCuda, options: dict[str, Any]) -> None:
+    graph, inputs, expected = workload("chainmm", 4)
+    topology = MACHINES["two ahead"]
+    with Engine(topology, CudaBackend(topology, **options)) as engine:
+        assert_close(engine.execute(graph, assign(graph, 4), inputs).outputs, expected)
+
+
+@pytest.mark.parametrize("peers", [True, False])
+@pytest.mark.parametrize("where", [["cuda:0", "cuda:1"], [*parts(2), *parts(2, gpu=1)]])
+def test_two_gpus(fake: FakeCuda, peers: bool, where: list[str]) -> None:
+    fake.peers = peers
+    graph, inputs, expected = workload("chainmm", 4)
+    shared = Link("bus", 1e9)  # over which transfers of all pairs queue
+    route = np.where(np.eye(len(where), dtype=bool), -1, 0)
+    apart = machine(where, ahead=2)
+    for topology in (apart, Topology("bus", apart.devices, (shared,), route, Host(ahead=2))):
+        with Engine(topology, "cuda") as engine:
+            assert engine.backend.memory(len(where) - 1) == 1
+            for seed in range(3):
+                assignment = assign(graph, len(where), seed)
+                assert_close(engine.execute(graph, assignment, inputs).outputs, expected)
+
+
+def test_two_gpus_are_needed() -> None:
+    if torch.cuda.device_count() > 1:
+        pytest.skip("there are two")
+    with pytest.raises(EngineError):
+        make_backend("cuda", machine(["cuda:0", "cuda:1"]))
+
+
+class Trouble(CudaBackend):
+    """Runs other kernels in place of some."""
+
+    def __init__(self, topology: Topology) -> None:
+        self.instead: dict[int, Callable[[], None]] = {}
+        super().__init__(topology)
+
+    def run(self, task: int, device: int, kernel: Any, inputs: Any, output: Any) -> None:
+        if task in self.instead:
+            kernel = lambda inputs, output: self.instead[task]()  # noqa: E731
+        super().run(task, device, kernel, inputs, output)
+
+
+def test_a_kernel_that_fails_when_launched(gpu: FakeCuda | RealCuda) -> None:
+    def fail() -> None:
+        raise ValueError("too much")
+
+    graph, inputs, expected = workload("chainmm", 4)
+    backend = Trouble(MACHINES["host"])
+    with Engine(MACHINES["host"], backend) as engine:
+        task = vertex(graph, "CDE")
+        backend.instead[task] = fail
+        with pytest.raises(EngineError, match=r"vertex `CDE.*failed: ValueError: too much"):
+            engine.execute(graph, assign(graph, 4), inputs)
+        del backend.instead[task]
+        assert_close(engine.execute(graph, assign(graph, 4), inputs).outputs, expected)
+
+
+def test_a_kernel_that_takes_too_long(gpu: FakeCuda | RealCuda) -> None:
+    graph, inputs, expected = chain()
+    topology = machine(parts(2), via="host")
+    backend = Trouble(topology)
+    with Engine(topology, backend, EngineConfig(timeout_s=0.3)) as engine:
+        engine.execute(graph, assign(graph, 2), inputs)
+        task = vertex(graph, "f2")
+        backend.instead[task], backend.grace_s = lambda: gpu.block(1.5), 0.0
+        with pytest.raises(EngineError, match=r"`f2.*did not end within 0\.3 s"):
+            engine.run(graph, assign(graph, 2))
+        del backend.instead[task]
+        with pytest.raises(EngineError, match="still on the GPU"):
+            engine.run(graph, assign(graph, 2))
+        backend.grace_s = 5.0
+        assert_close(engine.execute(graph, assign(graph, 2), inputs).outputs, expected)
+
+
+def test_a_kernel_that_fails_later_ends_it_all(fake: FakeCuda) -> None:
+    def fail() -> None:
+        fake.error = "an illegal memory access was encountered"
+
+    graph, _, _ = chain()
+    topology = machine(parts(2), via="host")
+    backend = Trouble(topology)
+    with Engine(topology, backend) as engine:
+        backend.instead[vertex(graph, "f2")] = fail
+        with pytest.raises(EngineError, match=r"failed: RuntimeError: CUDA error: an illegal"):
+            engine.run(graph, assign(graph, 2))
+        with pytest.raises(
+            EngineError, match=r"CUDA has failed in this process: .* encountered"
+        ) as e:
+            engine.run(graph, assign(graph, 2))
+        assert e.value.hint == "start a new process"
+    with pytest.raises(EngineError, match="cannot be used: CUDA error: an illegal"):
+        CudaBackend(topology)
+
+
+def test_another_thread_can_cancel(gpu: FakeCuda | RealCuda) -> None:
+    graph, _, _ = chain()
+    topology = machine(parts(2))
+    backend = Trouble(topology)
+    with Engine(topology, backend) as engine:
+        backend.instead[vertex(graph, "f2")] = lambda: gpu.block(1.0)
+        timer = threading.Timer(0.2, engine.cancel)
+        timer.start()
+        with pytest.raises(EngineError, match="cancelled"):
+            engine.run(graph, assign(graph, 2))
+        timer.join()
+
+
+def test_repeated_runs_and_engines_take_no_more_memory(gpu: FakeCuda | RealCuda) -> None:
+    graph, inputs, _ = workload("chainmm", 4)
+    for ahead in (0, 1):
+        topology = machine(parts(4), via="host", ahead=ahead)
+        used = []
+        for _ in range(3):
+            with Engine(topology, "cuda") as engine:
+                for _ in range(3):
+                    engine.execute(graph, assign(graph, 4), inputs)
+                before = gpu.used_bytes()
+                for _ in range(5):
+                    engine.execute(graph, assign(graph, 4), inputs)
+                assert gpu.used_bytes() <= before + 8  # another order may take another event
+            used.append(gpu.used_bytes())
+        if isinstance(gpu, RealCuda):
+            assert used[1] == used[2]
+        else:
+            assert sum(map(len, gpu.idle.values())) == len(gpu.streams) - 1  # the default's
+
+
+def test_tasks_of_a_slot_and_of_a_lane_run_one_after_another(gpu: FakeCuda | RealCuda) -> None:
+    topology = machine(parts(2), via="host", lanes=2, slots=2, ahead=2)
+    graph, _, _ = chain()
+    tasks = enumerate_tasks(graph, topology, assign(graph, 2).devices)
+    backend = CudaBackend(topology)
+    value, output = (backend.empty(d, (1000,), torch.float32) for d in (0, 1))
+    backend.begin(graph, tasks)
+    for task in range(4):
+        backend.run(task, 0, lambda inputs, out: gpu.block(0.05), (), output)
+        backend.copy(10 + task, 0, (0, 1), value, output)
+    done = []
+    while len(done) < 8:
+        done += backend.wait(5.0)
+    assert backend.wait(0.0) == []
+    times = {each.task: (each.begin_s, each.end_s) for each in done}
+    assert sorted(times) == [0, 1, 2, 3, 10, 11, 12, 13]
+    for first in (0, 1, 10, 11):
+        assert times[first][1] <= times[first + 2][0]
+    assert times[1][0] < times[0][1]  # two slots
+    assert times[0][0] >= -1e-3
+    assert times[3][1] <= backend.now_s() + 1e-3
+    backend.close()
+    backend.close()
+
+
+def test_buffers_are_used_again_whatever_their_shape(gpu: FakeCuda | RealCuda) -> None:
+    backend = CudaBackend(machine(["cuda:0"]))
+    for shape, dtype in [((4, 6), torch.float32), ((), torch.complex64), ((0, 3), torch.float16)]:
+        value = backend.empty(0, shape, dtype)
+        backend.recycle(0, value)
+        flat = backend.empty(0, [value.nbytes], torch.uint8)
+        assert flat.numel() == value.nbytes
+        assert not value.nbytes or flat.data_ptr() == value.data_ptr()
+        backend.recycle(0, flat)
+        again = backend.empty(0, shape, dtype)
+        assert (again.shape, again.dtype) == (torch.Size(shape), dtype)
+        assert again.is_contiguous()
+    number = torch.arange(6).reshape(2, 3).T
+    assert torch.equal(backend.get(backend.put(number, 0)), number)
+    backend.close()
+
+
+# What needs no GPU.
+
+
+def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(EngineError, match="no CUDA GPU") as error:
+        make_backend("cuda", machine(["cuda:0"]))
+    assert error.value.hint is not None
+    assert "cpu" in error.value.hint
+
+
+def test_addresses() -> None:
+    assert parse_address("cuda:3") == Address(3)
+    assert parse_address("cuda:0/1of4") == Address(0, 1, 4)
+    assert addresses(machine(["", ""]), 2) == [Address(0), Address(1)]
+    assert addresses(machine([*parts(2), "cuda:1"]), 2) == [(0, 0, 2), (0, 1, 2), (1, 0, 0)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["cuda", "cuda:", "cuda:x", "cpu:0", "0", "cuda:-1", "cuda:0/1", "cuda:0/of4", "cuda:0/1of",
+     "cuda:0 ", " cuda:0", "cuda:0/1of4x", "cuda:²", "cuda:0/4of4", "cuda:0/0of0", "cuda:99999"],
+)  # fmt: skip
+def test_what_is_no_address(text: str) -> None:
+    with pytest.raises(TopologyError, match=text.strip()):
+        parse_address(text)
+
+
+@pytest.mark.parametrize(
+    "where", [["cuda:0", "cuda:0"], ["cuda:0", "cuda:0/0of2"], ["cuda:0/0of2", "cuda:0/3of4"]]
+)
+def test_devices_do_not_overlap(where: list[str]) -> None:
+    with pytest.raises(EngineError, match="`d0` and `d1` overlap"):
+        addresses(machine(where), 1)
+
+
+def test_too_few_gpus() -> None:
+    with pytest.raises(EngineError, match="device `d1` is GPU 1, and the machine has 1") as error:
+        addresses(machine(["", "", ""]), 1)
+    assert error.value.hint is not None
+    assert "dop probe --backend cuda --partitions 3 -o here.json" in error.value.hint
+
+
+@pytest.mark.parametrize(("count", "size"), [(1, 128), (2, 64), (3, 40), (4, 32), (8, 16), (16, 8)])
+def test_shares_of_an_h200(count: int, size: int) -> None:
+    assert driver.share(132, count, minimum=8, step=8) == size
+
+
+def test_too_many_partitions() -> None:
+    with pytest.raises(EngineError, match="132 multiprocessors are too few for 17 partitions of"):
+        driver.share(132, 17, minimum=8, step=8)
+
+
+@needs_gpu
+@pytest.mark.parametrize("count", [1, 2, 4, 8])
+def test_partitions_of_a_gpu(count: int) -> None:
+    driver.start()
+    sizes = driver.partition_sizes(0, count)
+    assert len(sizes) == count
+    assert min(sizes) == max(sizes)
+    assert sum(sizes) <= driver.sm_count(0)
+    with pytest.raises(EngineError):
+        driver.partition_sizes(0, driver.sm_count(0) + 1)
+
+
+@given(st.integers(0, 1 << 26))
+def test_chunks_cover_a_transfer(size: int) -> None:
+    found = chunks(size)
+    assert len(found) <= 4
+    end = 0
+    for at, length in found:
+        assert (at, at % 256) == (end, 0)
+        assert length > 0
+        end += length
+    assert end == size
+    if size >= 16 << 20:
+        assert len(found) == 4
+        assert max(length for _, length in found) - min(length for _, length in found) < 1024
+    if size < 8 << 20:
+        assert len(found) <= 1
+
+
+def test_a_semaphore_counts_and_wakes() -> None:
+    semaphore = Semaphore()
+    assert not semaphore.wait(0.0)
+    semaphore.post()
+    semaphore.post()
+    assert semaphore.wait(0.0)
+    semaphore.drain()
+    began = perf_counter()
+    assert not semaphore.wait(0.05)
+    assert perf_counter() - began > 0.04
+    timer = threading.Timer(0.05, semaphore.post)
+    timer.start()
+    assert semaphore.wait(60.0)
+    timer.join()
+
+
+def test_signals_get_through() -> None:
+    def interrupt(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    old = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            Semaphore().wait(60.0)
+    finally:
+        signal.signal(signal.SIGALRM, old)
