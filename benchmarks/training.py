@@ -8,6 +8,8 @@ Run it as `python benchmarks/training.py`, or with
 """
 
 import argparse
+import resource
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from time import perf_counter, process_time
@@ -38,6 +40,7 @@ WARM_UP = 5  # updates before the clock starts
 UPDATES_TIMED = 20  # in a round
 ROUNDS = 3  # of which the best counts
 SIZES = (100, 1_000, 10_000)
+WIDE_DEPTH = 5  # layers of a wide graph
 SIZES_BATCH = 4  # episodes per update, the same for all sizes so that they compare
 INFERENCE_TARGET_MS = {229: 50, 10_000: 3_000}  # by the number of vertices
 PER_STEP = {"expert": None, "batch": 1, "messages": "step"}
@@ -51,9 +54,9 @@ def problem(label: str) -> Pair:
     return graph_of(name, topology.num_devices), topology
 
 
-def random_problem(vertices: int) -> Pair:
-    """A random graph of so many vertices on four devices."""
-    depth = max(vertices // 50, 5)
+def random_problem(vertices: int, depth: int | None = None) -> Pair:
+    """A random graph of so many vertices on four devices, 50 of them side by side if not told."""
+    depth = depth or max(vertices // 50, 5)
     graph = random_dag(vertices=vertices, depth=depth, bytes_per_flop=2e-6, seed=0)
     return graph, load_topology("p100x4")
 
@@ -177,20 +180,30 @@ def show_alternatives(ours_ms: dict[str, float]) -> None:
 
 
 def show_scaling() -> None:
-    """Training by the size of the graph."""
+    """Training by the size of the graph, of those that grow longer and of those that grow wider."""
     print(f"\nStage II by size: random graphs on p100x4, {SIZES_BATCH} episodes per update,")
-    print("milliseconds of CPU per episode; linear is 10 times the smaller size\n")
+    print("milliseconds of CPU per episode; linear is 10 times the smaller size. Wide graphs have")
+    print(f"{WIDE_DEPTH} layers, so that candidates are many. Memory is the most that was in use\n")
     head = "".join(f"{part:>10}" for part in PARTS if part != "search")
-    print(f"  vertices{head}     total   times smaller   µs per vertex")
+    print(f"  vertices      {head}     total   times smaller   µs per vertex   MB so far")
     config = replace(one_core(expert=None, batch=SIZES_BATCH), stages=("sim",))
-    before_ms = None
+    before_ms = dict[str, float]()
     for size in SIZES:
-        updates = max(20_000 // size, 3)
-        row = costs_ms(random_problem(size), config, updates=updates, warm_up=2)["sim"]
-        cells = "".join(f"{row[part]:>10.2f}" for part in PARTS if part != "search")
-        growth = f"{row['total'] / before_ms:.1f}" if before_ms else ""
-        before_ms, each = row["total"], 1e3 * row["total"] / size
-        print(f"  {size:>8,}{cells}{before_ms:>10.2f}{growth:>16}{each:>16.1f}", flush=True)
+        for shape, depth in (("long", None), ("wide", WIDE_DEPTH)):
+            updates, pair = max(20_000 // size, 3), random_problem(size, depth)
+            row = costs_ms(pair, config, updates=updates, warm_up=2)["sim"]
+            cells = "".join(f"{row[part]:>10.2f}" for part in PARTS if part != "search")
+            ms = row["total"]
+            growth = f"{ms / before_ms[shape]:.1f}" if shape in before_ms else ""
+            before_ms[shape] = ms
+            rest = f"{ms:>10.2f}{growth:>16}{1e3 * ms / size:>16.1f}{most_memory_mb():>12.0f}"
+            print(f"  {size:>8,}  {shape}{cells}{rest}", flush=True)
+
+
+def most_memory_mb() -> float:
+    """Megabytes of memory that this process had in use when it had most."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
 
 
 def show_inference() -> None:

@@ -41,8 +41,7 @@ def play(
         np.zeros((count, n), np.int64),
         np.zeros((count, n), np.int64),
         np.zeros((count, n, devices, NUM_FEATURES), np.float32),
-        np.zeros((count, n, n), np.int64),
-        np.zeros(1, np.int64),
+        np.zeros((count, n), np.int64),
     )
     choice = Choice(
         sampling.select_temperature,
@@ -53,6 +52,12 @@ def play(
     )
     roll_out(instance.tables, weights, choice, forced, seeds, state, record)
     return Played(state, record)
+
+
+def candidates_of(order: IntArray, since: IntArray, step: int) -> list[int]:
+    """The candidates of one step of an episode, ascending, by what was recorded of it."""
+    later = np.arange(step, len(order))
+    return sorted(order[later[since[later] <= step]].tolist())
 
 
 def replay(instance: Instance, order: IntArray, devices: IntArray) -> Iterator[tuple[Episode, int]]:

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mdp.playing import (
     assert_frequencies,
+    candidates_of,
     graph_of,
     no_opinion,
     play,
@@ -205,7 +206,7 @@ def test_any_number_of_threads_plays_the_same(threads: int) -> None:
     seeds = np.arange(5 * MIN_PART + 3) * 7
     alone = Roller(instance).play(weights, Sampling(epsilon=0.1), seeds)
     together = Roller(instance, threads=threads).play(weights, Sampling(epsilon=0.1), seeds)
-    for name in ("order", "devices", "features", "candidates"):
+    for name in ("order", "devices", "features", "since"):
         np.testing.assert_array_equal(getattr(alone, name), getattr(together, name), name)
 
 
@@ -218,16 +219,14 @@ def test_an_episode_depends_on_its_own_seed_only() -> None:
     np.testing.assert_array_equal(all_at_once.devices, backwards.devices[::-1])
     one = roller.play(weights, Sampling(), seeds[4:5], record=False)
     assert one.devices[0].tolist() == all_at_once.devices[4].tolist()
-    assert one.features.shape[0] == one.candidates.shape[0] == 0
+    assert one.features.shape[0] == one.since.shape[0] == 0
 
 
-def test_there_is_room_for_all_candidates() -> None:
-    instance = loose(40)
-    weights = random_weights(instance)
-    rollouts = Roller(instance).play(weights, Sampling(), np.arange(2))
-    assert rollouts.candidates.shape == (2, 40, 40)
-    assert sorted(rollouts.candidates[1, 0]) == list(range(40))
-    assert rollouts.candidates[1, 39].tolist() == [rollouts.order[1, 39]] + [-1] * 39
+def test_all_vertices_may_be_candidates_at_once() -> None:
+    rollouts = Roller(loose(40)).play(random_weights(loose(40)), Sampling(), np.arange(2))
+    assert rollouts.since.tolist() == [[0] * 40] * 2
+    assert candidates_of(rollouts.order[1], rollouts.since[1], 0) == list(range(40))
+    assert candidates_of(rollouts.order[1], rollouts.since[1], 39) == [rollouts.order[1, 39]]
 
 
 def test_a_roller_plays_policies_of_any_width_one_after_the_other() -> None:

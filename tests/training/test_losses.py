@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from mdp.playing import softmax
+from mdp.playing import replay, softmax
 
 from doppler.mdp import Instance, make_instance
 from doppler.mdp.kernel import Weights
@@ -33,16 +33,17 @@ def played() -> tuple[Instance, DualPolicy, Scores, Rollouts]:
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
 def test_selections(temperature: float) -> None:
-    _, _, scores, rollouts = played()
-    found = select_log_probs(scores, rollouts, temperature).detach().exp().numpy()
-    values = scores.select.detach().numpy()
-    for b, step in np.ndindex(rollouts.order.shape):
-        row = rollouts.candidates[b, step]
-        kept = row[row >= 0]
-        expected = softmax(values[kept].astype(np.float64), temperature)
-        np.testing.assert_allclose(found[b, step, : len(kept)], expected, rtol=1e-4)
-        assert (found[b, step, len(kept) :] == 0).all()
-        assert row[0] == rollouts.order[b, step]
+    instance, _, scores, rollouts = played()
+    picked, entropies = (t.detach() for t in select_log_probs(scores, rollouts, temperature))
+    values = scores.select.detach().numpy().astype(np.float64)
+    for b in range(len(rollouts.order)):
+        steps = replay(instance, rollouts.order[b], rollouts.devices[b])
+        for step, (episode, vertex) in enumerate(steps):
+            lots = softmax(values[episode.candidates], temperature)
+            expected = np.log(lots[episode.candidates.index(vertex)])
+            assert float(picked[b, step]) == pytest.approx(expected, rel=1e-5, abs=1e-6)
+            expected = -(lots * np.log(lots)).sum()
+            assert float(entropies[b, step]) == pytest.approx(expected, rel=1e-5, abs=1e-6)
 
 
 def test_the_device_that_was_chosen() -> None:
@@ -78,9 +79,9 @@ def test_entropy_of_lotteries_known_by_heart() -> None:
 
 def test_gradients_are_finite_where_choices_are_impossible() -> None:
     _, policy, scores, rollouts = played()
-    select = select_log_probs(scores, rollouts)
+    picked, entropies = select_log_probs(scores, rollouts)
     place = place_log_probs(policy, scores, rollouts)
-    (entropy(select).sum() + entropy(place).sum() + select[..., 0].sum()).backward()
+    (entropies.sum() + entropy(place).sum() + picked.sum()).backward()
     for name, parameter in policy.named_parameters():
         assert parameter.grad is not None, name
         assert torch.isfinite(parameter.grad).all(), name

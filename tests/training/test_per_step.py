@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from mdp.playing import graph_of, uniform
+from mdp.playing import candidates_of, graph_of, uniform
 
 from doppler.arrays import IntArray
 from doppler.errors import ConfigError, UnknownNameError
@@ -24,7 +24,12 @@ from doppler.policies.dual import DualPolicy, PolicyConfig, make_policy  # noqa:
 from doppler.policies.inputs import NUM_STATE_COLUMNS, make_inputs  # noqa: E402
 from doppler.training.config import ImitationConfig, ReinforceConfig, TrainConfig  # noqa: E402
 from doppler.training.exercise import Exercise  # noqa: E402
-from doppler.training.losses import chosen, place_log_probs, select_log_probs  # noqa: E402
+from doppler.training.losses import (  # noqa: E402
+    chosen,
+    entropy,
+    place_log_probs,
+    select_log_probs,
+)
 from doppler.training.per_step import pick, play, reinforce_by_steps  # noqa: E402
 from doppler.training.reinforce import reinforce  # noqa: E402
 from doppler.training.trainer import Trainer  # noqa: E402
@@ -79,9 +84,10 @@ def test_a_policy_that_ignores_the_state_thinks_the_same_at_every_step(temperatu
     mine, where = policy(mindful=False), actor()
     played = play(mine, where, sampling, np.arange(3))
     scores = mine(where.inputs)
-    select = select_log_probs(scores, played.rollouts, temperature or 1.0)
+    picked, entropies = select_log_probs(scores, played.rollouts, temperature or 1.0)
     place = place_log_probs(mine, scores, played.rollouts, temperature or 1.0)
-    np.testing.assert_allclose(played.selected().detach(), select[..., 0].detach(), **CLOSE)
+    np.testing.assert_allclose(played.selected().detach(), picked.detach(), **CLOSE)
+    np.testing.assert_allclose(entropy(played.select).detach(), entropies.detach(), **CLOSE)
     np.testing.assert_allclose(played.place.detach(), place.detach(), **CLOSE)
 
 
@@ -105,9 +111,7 @@ def test_the_greedy_episode_is_the_compiled_one() -> None:
         assert played.order.tolist() == compiled.order.tolist()
         assert played.devices.tolist() == compiled.devices.tolist()
         np.testing.assert_allclose(played.features, compiled.features, **CLOSE)
-        for mine_row, row in zip(played.candidates[0], compiled.candidates[0], strict=True):
-            assert mine_row[0] == row[0]
-            assert set(mine_row) - {-1} == set(row) - {-1}
+        assert played.since.tolist() == compiled.since.tolist()
 
 
 @pytest.mark.parametrize("missing", ["select", "place"])
@@ -116,8 +120,9 @@ def test_the_rules_that_replace_a_policy_are_those_of_the_compiled_episode(missi
     played = play(mine, where, Sampling(), np.arange(2)).rollouts
     if missing == "select":
         bottom_s = where.instance.tables.bottom_s
-        for row in played.candidates.reshape(-1, played.candidates.shape[2]):
-            assert bottom_s[row[0]] == bottom_s[row[row >= 0]].max()
+        for order, since in zip(played.order, played.since, strict=True):
+            for step, vertex in enumerate(order):
+                assert bottom_s[vertex] == bottom_s[candidates_of(order, since, step)].max()
     else:
         extra_start = played.features[..., DEVICE_FEATURES.index("extra_start")]
         went = np.take_along_axis(played.devices, played.order, axis=1)

@@ -24,6 +24,7 @@ inlined: Any = njit(**_INLINED)
 summing: Any = njit(fastmath={"reassoc", "contract"}, **_INLINED)
 LEAK = np.float32(0.01)  # slope of LeakyReLU below zero
 LEAST_WEIGHT = 1e-280  # of all candidates together; below, rounding shows
+MOST = 600.0  # logarithm of the largest weight of a candidate
 BY_POLICY, BY_EARLIEST_START = 0, 1  # who places
 
 
@@ -54,7 +55,9 @@ class State(NamedTuple):
 
     missing: IntArray  # (n,) producers that are not placed
     candidate: IntArray  # (n,)
-    weight: FloatArray  # (n,) of each vertex in the lottery of SEL
+    entered: IntArray  # (n,) the step since which a vertex is a candidate
+    weight: FloatArray  # (2p,) in the lottery of SEL: see `deal`
+    best: IntArray  # (2p,) likewise, for the greedy
     begin_s: FloatArray  # (n,)
     end_s: FloatArray  # (n,)
     slot_free_s: FloatArray  # (S,)
@@ -86,19 +89,21 @@ class Record(NamedTuple):
 
     order: IntArray  # (B, n) vertices as they were selected
     devices: IntArray  # (B, n) of each vertex
-    features: Floats  # (B, n, D, 13) seen at each step, or (0, 0, 0, 0)
-    candidates: IntArray  # (B, n, C) at each step, the selected one first, -1 past the last
-    most: IntArray  # (1,) the most candidates of any step: where C is less, some were left out
+    features: Floats  # (B, n, D, 13) seen at each step
+    since: IntArray  # (B, n) from when on the vertex selected at each step was a candidate
 
 
 def make_state(t: Tables, w: Weights) -> State:
     """Working memory for an instance and a policy."""
     n, d = t.exec_s.shape
     width, depth = w.hidden.shape
+    slots = 1 << max(n - 1, 0).bit_length()
     return State(
         missing=np.zeros(n, np.int64),
         candidate=np.zeros(n, np.int64),
-        weight=np.zeros(n),
+        entered=np.zeros(n, np.int64),
+        weight=np.zeros(2 * slots),
+        best=np.zeros(2 * slots, np.int64),
         begin_s=np.zeros(n),
         end_s=np.zeros(n),
         slot_free_s=np.zeros(int(t.slot_ptr[-1])),
@@ -131,13 +136,6 @@ def roll_out(
     t: Tables, w: Weights, c: Choice, forced: IntArray, seeds: IntArray, s: State, r: Record
 ) -> None:
     """Play one episode per seed; vertices get their (B, n) forced devices where not negative."""
-    best = -np.inf
-    for v in range(len(w.score)):
-        best = max(best, w.score[v])
-    for v in range(len(w.score)):
-        s.weight[v] = 0.0
-        if c.select_temperature > 0.0:
-            s.weight[v] = np.exp((w.score[v] - best) / c.select_temperature)
     for b in range(len(seeds)):
         play(t, w, c, forced, np.uint64(seeds[b]), s, r, b)
 
@@ -150,19 +148,19 @@ def play(
     n, num_devices = t.exec_s.shape
     rng = uint64(seed)
     count = begin(t, s)
+    even = deal(w, c, s, count)
+    drawn_by_lot = c.select_temperature > 0.0
     for step in range(n):
         rng, drawn = uniform(rng)
         rng, chance = uniform(rng)
-        at = select(w, c, s, count, drawn, chance)
+        if drawn_by_lot and s.weight[1] < LEAST_WEIGHT:
+            even = deal(w, c, s, count)
+        at = select(c, s, count, drawn, chance)
         v = s.candidate[at]
-        s.candidate[at] = s.candidate[0]
-        s.candidate[0] = v
-        r.most[0] = max(r.most[0], count)
-        if len(r.candidates):
-            for i in range(r.candidates.shape[2]):
-                r.candidates[b, step, i] = s.candidate[i] if i < count else -1
         count -= 1
-        s.candidate[0] = s.candidate[count]
+        leave(w, c, s, at, count)
+        if len(r.since):
+            r.since[b, step] = s.entered[v]
         observe(t, s, v)
         if len(r.features):
             for d in range(num_devices):
@@ -187,7 +185,12 @@ def play(
             s.missing[reader] -= 1
             if s.missing[reader] == 0:
                 s.candidate[count] = reader
+                s.entered[reader] = step + 1
                 count += 1
+                if drawn_by_lot and w.score[reader] - even > MOST * c.select_temperature:
+                    even = deal(w, c, s, count)
+                else:
+                    enter(w, c, s, count - 1, even)
 
 
 @inlined
@@ -209,6 +212,7 @@ def begin(t: Tables, s: State) -> int:
         s.missing[v] = t.num_reads[v]
         if t.num_reads[v] == 0:
             s.candidate[count] = v
+            s.entered[v] = 0
             count += 1
         for d in range(num_devices):
             s.input_work[v, d] = 0.0
@@ -232,45 +236,93 @@ def begin(t: Tables, s: State) -> int:
 
 
 @inlined
-def select(w: Weights, c: Choice, s: State, count: int, drawn: float, chance: float) -> int:
-    """Where among the candidates SEL's choice is."""
-    if chance < c.epsilon:
-        return min(int(drawn * count), count - 1)
-    total = 0.0
-    for i in range(count):
-        total += s.weight[s.candidate[i]]
-    if c.select_temperature > 0.0:
-        if total < LEAST_WEIGHT:
-            return select_far(w, c, s, count, drawn)
-        left, at = drawn * total, 0
-        while at < count - 1 and left >= s.weight[s.candidate[at]]:
-            left -= s.weight[s.candidate[at]]
-            at += 1
-        return at
-    at = 0
-    for i in range(1, count):
-        v, u = s.candidate[i], s.candidate[at]
-        if w.score[v] > w.score[u] or (w.score[v] == w.score[u] and v < u):
-            at = i
-    return at
+def deal(w: Weights, c: Choice, s: State, count: int) -> float:
+    """Make the lottery of the candidates anew; the score that has the weight 1, the best of theirs.
+
+    The lottery is a binary tree over the slots of the candidates: node 1 is the root, 2i and 2i + 1
+    are below i, and p + slot is a slot, with p the next power of 2. A node has the sum of what is
+    below it: nothing is ever subtracted. For the greedy it has the best slot below it, or -1.
+    """
+    even, slots = -np.inf, len(s.weight) >> 1
+    for slot in range(count):
+        even = max(even, w.score[s.candidate[slot]])
+    for slot in range(slots):
+        s.weight[slots + slot], s.best[slots + slot] = 0.0, -1
+        if slot < count:
+            s.weight[slots + slot] = weight_of(w, c, s, slot, even)
+            s.best[slots + slot] = slot
+    for i in range(slots - 1, 0, -1):
+        sum_up(w, c, s, i)
+    return even
 
 
 @inlined
-def select_far(w: Weights, c: Choice, s: State, count: int, drawn: float) -> int:
-    """As `select`, for candidates whose weights are nothing beside that of the best vertex."""
-    best, total = -np.inf, 0.0
-    for i in range(count):
-        best = max(best, w.score[s.candidate[i]])
-    for i in range(count):
-        total += np.exp((w.score[s.candidate[i]] - best) / c.select_temperature)
-    left, at = drawn * total, 0
-    while at < count - 1:
-        weight = np.exp((w.score[s.candidate[at]] - best) / c.select_temperature)
-        if left < weight:
-            break
-        left -= weight
-        at += 1
-    return at
+def enter(w: Weights, c: Choice, s: State, slot: int, even: float) -> None:
+    """Let the candidate at a slot take part in the lottery."""
+    slots = len(s.weight) >> 1
+    s.weight[slots + slot] = weight_of(w, c, s, slot, even)
+    s.best[slots + slot] = slot
+    settle(w, c, s, slot)
+
+
+@inlined
+def leave(w: Weights, c: Choice, s: State, at: int, last: int) -> None:
+    """Take the candidate at a slot out; the first goes there, and the last to the first slot."""
+    slots = len(s.weight) >> 1
+    s.candidate[at], s.weight[slots + at] = s.candidate[0], s.weight[slots]
+    s.candidate[0], s.weight[slots] = s.candidate[last], s.weight[slots + last]
+    s.weight[slots + last], s.best[slots + last] = 0.0, -1
+    settle(w, c, s, last)
+    settle(w, c, s, at)
+    settle(w, c, s, 0)
+
+
+@inlined
+def settle(w: Weights, c: Choice, s: State, slot: int) -> None:
+    """Bring the nodes above a slot up to date."""
+    i = ((len(s.weight) >> 1) + slot) >> 1
+    while i > 0:
+        sum_up(w, c, s, i)
+        i >>= 1
+
+
+@inlined
+def sum_up(w: Weights, c: Choice, s: State, i: int) -> None:
+    """Bring a node up to date with the two below it."""
+    if c.select_temperature > 0.0:
+        s.weight[i] = s.weight[2 * i] + s.weight[2 * i + 1]
+        return
+    left, right = s.best[2 * i], s.best[2 * i + 1]
+    s.best[i] = left
+    if right >= 0:
+        v, u = s.candidate[right], s.candidate[left]
+        if left < 0 or w.score[v] > w.score[u] or (w.score[v] == w.score[u] and v < u):
+            s.best[i] = right
+
+
+@inlined
+def weight_of(w: Weights, c: Choice, s: State, slot: int, even: float) -> float:
+    """The weight of a candidate, where a score of `even` has 1; the greedy have no use for it."""
+    if c.select_temperature > 0.0:
+        return np.exp((w.score[s.candidate[slot]] - even) / c.select_temperature)
+    return 1.0
+
+
+@inlined
+def select(c: Choice, s: State, count: int, drawn: float, chance: float) -> int:
+    """The slot of SEL's choice."""
+    if chance < c.epsilon:
+        return min(int(drawn * count), count - 1)
+    if c.select_temperature <= 0.0:
+        return s.best[1]
+    slots = len(s.weight) >> 1
+    i, left = 1, drawn * s.weight[1]
+    while i < slots:
+        i *= 2
+        if left >= s.weight[i] and s.weight[i + 1] > 0.0:
+            left -= s.weight[i]
+            i += 1
+    return i - slots
 
 
 @inlined

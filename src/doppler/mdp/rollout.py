@@ -40,7 +40,7 @@ class Rollouts:
     order: IntArray  # (B, n) vertices as they were selected
     devices: IntArray  # (B, n) of each vertex
     features: npt.NDArray[np.float32]  # (B, n, D, 13)
-    candidates: IntArray  # (B, n, C) the selected one first, -1 past the last
+    since: IntArray  # (B, n) from when on the vertex selected at each step was a candidate
 
 
 class Roller:
@@ -49,7 +49,6 @@ class Roller:
     def __init__(self, instance: Instance, *, threads: int = 1) -> None:
         self.instance = instance
         self.threads = threads
-        self.most_candidates = 1
         self._states: list[State] = []
         self._shape: tuple[int, ...] = ()  # of the policy they were made for
 
@@ -63,20 +62,6 @@ class Roller:
         record: bool = True,
     ) -> Rollouts:
         """One episode per seed; vertices get their (B, n) forced devices where not negative."""
-        while True:  # until there is room for all candidates; the same seeds play the same
-            rollouts, most = self._play(weights, sampling, seeds, forced, record)
-            if not record or most <= self.most_candidates:
-                return rollouts
-            self.most_candidates = most
-
-    def _play(
-        self,
-        weights: "Weights",
-        sampling: Sampling,
-        seeds: IntArray,
-        forced: IntArray,
-        record: bool,
-    ) -> tuple[Rollouts, int]:
         from doppler.mdp.features import NUM_FEATURES
         from doppler.mdp.kernel import Choice, Record, make_state, roll_out
 
@@ -84,7 +69,7 @@ class Roller:
         count = len(seeds)
         kept = count if record else 0
         features = np.zeros((kept, n, devices, NUM_FEATURES), np.float32)
-        candidates = np.zeros((kept, n, self.most_candidates), np.int64)
+        since = np.zeros((kept, n), np.int64)
         order, placed = np.zeros((count, n), np.int64), np.zeros((count, n), np.int64)
         choice = Choice(
             float(sampling.select_temperature),
@@ -102,19 +87,17 @@ class Roller:
         while len(self._states) < num_parts:
             self._states.append(make_state(self.instance.tables, weights))
 
-        def work(i: int) -> int:
+        def work(i: int) -> None:
             rows = slice(ends[i], ends[i + 1])
-            most = np.zeros(1, np.int64)
-            out = Record(order[rows], placed[rows], features[rows], candidates[rows], most)
+            out = Record(order[rows], placed[rows], features[rows], since[rows])
             start = forced[rows] if len(forced) else forced
             roll_out(
                 self.instance.tables, weights, choice, start, seeds[rows], self._states[i], out
             )
-            return int(most[0])
 
         if num_parts == 1:
-            most = work(0)
+            work(0)
         else:
             with ThreadPoolExecutor(num_parts) as pool:
-                most = max(pool.map(work, range(num_parts)))
-        return Rollouts(order, placed, features, candidates), most
+                list(pool.map(work, range(num_parts)))
+        return Rollouts(order, placed, features, since)

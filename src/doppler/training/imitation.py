@@ -1,16 +1,18 @@
 """Stage I: imitation of the critical-path heuristic (Sec. 5)."""
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from doppler.arrays import FloatArray
+from doppler.arrays import FloatArray, IntArray
 from doppler.mdp.features import DEVICE_FEATURES
 from doppler.mdp.rollout import Rollouts, Sampling
 from doppler.policies.acting import episode_seeds
 from doppler.policies.dual import DualPolicy, Scores
 from doppler.training.config import TrainConfig
 from doppler.training.exercise import Exercise
-from doppler.training.losses import place_log_probs, select_log_probs, tensor
+from doppler.training.log_sums import log_sums
+from doppler.training.losses import place_log_probs, selected_values, tensor
 
 EXTRA_START = DEVICE_FEATURES.index("extra_start")
 
@@ -37,15 +39,24 @@ def imitate(
 
 def select_miss(exercise: Exercise, scores: Scores, rollouts: Rollouts) -> Tensor:
     """SEL's cross-entropy to the teacher, at the states of some episodes."""
-    return miss(select_log_probs(scores, rollouts), urgent(exercise, scores, rollouts))
+    values = selected_values(scores, rollouts)
+    urgent = urgent_since(exercise.instance.tables.bottom_s[rollouts.order], rollouts.since)
+    every, right = (log_sums(values, since)[0] for since in (rollouts.since, urgent))
+    return (every - right).mean().to(scores.select)
 
 
-def urgent(exercise: Exercise, scores: Scores, rollouts: Rollouts) -> Tensor:
-    """(B, n, C) whether a candidate has the longest path to an exit: the teacher's choices."""
-    candidates = tensor(scores.select, rollouts.candidates)
-    bottom_s = tensor(scores.select, exercise.instance.tables.bottom_s)
-    level = bottom_s[candidates.clamp(min=0)].masked_fill(candidates < 0, -torch.inf)
-    return level == level.amax(dim=2, keepdim=True)
+def urgent_since(bottom_s: FloatArray, since: IntArray) -> IntArray:
+    """(B, n) from when on each vertex is one of the teacher's choices; n if it never is.
+
+    Those are the candidates with the longest path to an exit; `bottom_s` is (B, n) its length, of
+    the vertices as they were selected. No path grows along an edge, so the longest of all that are
+    left is a candidate's, and never longer than before: a choice remains one until it is selected.
+    """
+    longest = np.maximum.accumulate(bottom_s[:, ::-1], axis=1)[:, ::-1]
+    steps = np.arange(bottom_s.shape[1])
+    shrank = np.diff(longest, axis=1, prepend=longest[:, :1]) != 0
+    began = np.maximum.accumulate(np.where(shrank, steps, 0), axis=1)
+    return np.where(bottom_s == longest, np.maximum(since, began), len(steps))
 
 
 def miss(log_probs: Tensor, right: Tensor) -> Tensor:

@@ -8,13 +8,21 @@ from torch import Tensor
 from doppler.mdp.rollout import Rollouts
 from doppler.policies.dual import DualPolicy, Scores
 from doppler.policies.plc import place_log_softmax
+from doppler.training.log_sums import log_sums
 
 
-def select_log_probs(scores: Scores, rollouts: Rollouts, temperature: float = 1.0) -> Tensor:
-    """(B, n, C) log-probability of every candidate of every step, the selected one first."""
-    candidates = tensor(scores.select, rollouts.candidates)
-    raw = scores.select[candidates.clamp(min=0)] / temperature
-    return raw.masked_fill(candidates < 0, -torch.inf).log_softmax(dim=2)
+def select_log_probs(
+    scores: Scores, rollouts: Rollouts, temperature: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """(B, n) log-probability of the vertex that each step selected, and entropy of its lottery."""
+    values = selected_values(scores, rollouts) / temperature
+    log_sum, mean = log_sums(values, rollouts.since)
+    return (values - log_sum).to(scores.select), (log_sum - mean).to(scores.select)
+
+
+def selected_values(scores: Scores, rollouts: Rollouts) -> Tensor:
+    """(B, n) SEL's scores of the vertices as they were selected, for `log_sums`."""
+    return scores.select.cpu().double()[torch.as_tensor(rollouts.order)]
 
 
 def place_log_probs(

@@ -92,7 +92,7 @@ class _Table:
         self.inputs = replicate(actor.inputs, len(seeds))
         self.episodes = [Episode(actor.instance) for _ in seeds]
         self.rngs = [np.random.default_rng(seed) for seed in seeds.tolist()]
-        self.candidates: list[list[list[int]]] = []  # of each episode, the selected one first
+        self.possible: list[npt.NDArray[np.bool_]] = []  # (B, n) the candidates
         self.features: list[npt.NDArray[np.float32]] = []  # (B, D, 13)
         self.select_log_probs: list[Tensor] = []  # (B, n)
         self.place_log_probs: list[Tensor] = []  # (B, D)
@@ -118,10 +118,8 @@ class _Table:
             vertices[pick(row[vertices], temperature == 0.0, self.sampling.epsilon, rng)]
             for row, vertices, rng in zip(ranks, candidates, self.rngs, strict=True)
         ]
+        self.possible.append(possible)
         self.select_log_probs.append(log_probs)
-        self.candidates.append(
-            [[v, *(u for u in row if u != v)] for v, row in zip(picked, candidates, strict=True)]
-        )
         return np.array(picked)
 
     def place(self, scores: Scores, vertices: IntArray) -> None:
@@ -150,17 +148,13 @@ class _Table:
 
     def played(self) -> Played:
         """All episodes, when they are done."""
-        size = (len(self.episodes), self.instance.num_vertices)
-        most = max(len(row) for step in self.candidates for row in step)
-        candidates = np.full((*size, most), -1, np.int64)
-        for step, rows in enumerate(self.candidates):
-            for b, row in enumerate(rows):
-                candidates[b, step, : len(row)] = row
+        order = np.array([episode.order for episode in self.episodes])
+        entered = np.argmax(np.stack(self.possible), axis=0)  # (B, n) the first step of each vertex
         rollouts = Rollouts(
-            order=np.array([episode.order for episode in self.episodes]),
+            order=order,
             devices=np.array([episode.devices for episode in self.episodes]),
             features=np.stack(self.features, axis=1),
-            candidates=candidates,
+            since=np.take_along_axis(entered, order, axis=1),
         )
         select, place = self.select_log_probs, self.place_log_probs
         return Played(rollouts, torch.stack(select, dim=1), torch.stack(place, dim=1))

@@ -52,8 +52,8 @@ def policy_loss(
     """REINFORCE's loss of both policies, per step, less their entropies; gains are (B,)."""
     loss = torch.zeros((), device=gain.device)
     if policy.config.select:
-        log_probs = select_log_probs(scores, rollouts, temperature)
-        loss = loss + choice_loss(log_probs[..., 0], entropy(log_probs), gain, stage)
+        picked, entropies = select_log_probs(scores, rollouts, temperature)
+        loss = loss + choice_loss(picked, entropies, gain, stage)
     if policy.config.place:
         log_probs = place_log_probs(policy, scores, rollouts, temperature, alike=stage.alike)
         loss = loss + choice_loss(chosen(log_probs, rollouts), entropy(log_probs), gain, stage)
