@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from doppler import errors, programs
     from doppler.assignment import Assignment, read_assignment, write_assignment
     from doppler.cost import CostModel, Costs
+    from doppler.engine.probe import probe
     from doppler.errors import DopplerError
     from doppler.executor import Executor
     from doppler.formats import from_networkx, load_graph, to_networkx
@@ -63,6 +64,7 @@ _MODULE_OF = {
     "lower_bounds": "doppler.placers",
     "make_placer": "doppler.placers",
     "place": "doppler.placers",
+    "probe": "doppler.engine.probe",
     "read_assignment": "doppler.assignment",
     "read_graph": "doppler.graph",
     "read_trace": "doppler.trace",
@@ -109,6 +111,7 @@ __all__ = [
     "lower_bounds",
     "make_placer",
     "place",
+    "probe",
     "programs",
     "read_assignment",
     "read_graph",

@@ -10,13 +10,16 @@ import typer
 from doppler.cli import (
     comparing,
     demo,
+    executing,
     importing,
     listing,
     placing,
+    probing,
     sharding,
     showing,
     simulating,
     training,
+    validating,
 )
 from doppler.cli.output import note, print_error
 from doppler.errors import DopplerError, Interrupted
@@ -34,8 +37,11 @@ app.command("import")(importing.import_graph)
 app.command("show")(showing.show)
 app.command("place")(placing.place)
 app.command("simulate")(simulating.simulate)
+app.command("execute")(executing.execute)
 app.command("compare")(comparing.compare)
 app.command("train")(training.train)
+app.command("probe")(probing.probe)
+app.command("validate")(validating.validate)
 app.command("list")(listing.list_names)
 
 

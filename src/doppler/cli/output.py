@@ -85,12 +85,16 @@ def percent(value: float) -> str:
 
 
 @contextmanager
-def showing_progress() -> Iterator[None]:
-    """Show progress of the work inside on stderr, once it takes over two seconds."""
+def showing_progress(*, compiling: bool = True) -> Iterator[None]:
+    """Show progress of the work inside on stderr, once it takes over two seconds.
+
+    `compiling`: it begins with the simulator, which may have to be compiled.
+    """
     bar = _Bar()
     timer = Timer(PATIENCE_S, _say_if_compiling)
     timer.daemon = True
-    timer.start()
+    if compiling:
+        timer.start()
     try:
         with listening(bar.update):
             yield

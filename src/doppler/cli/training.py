@@ -2,7 +2,8 @@
 
 import shlex
 import sys
-from dataclasses import replace
+from contextlib import ExitStack
+from dataclasses import asdict, replace
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,12 +17,15 @@ from doppler.cli.output import (
     print_json,
     seconds,
     showing_progress,
+    spread,
     stdout,
     table,
 )
 from doppler.errors import ConfigError, Interrupted
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from doppler.training.config import TrainConfig
     from doppler.training.run import Result, Run
 
@@ -52,10 +56,16 @@ def train(
     ] = None,
     stages: Annotated[
         str | None,
-        typer.Option(metavar="A,B", help="Default: imitation,sim; with --from only sim."),
+        typer.Option(
+            metavar="A,B", help="Of imitation, sim, real. Default: the first two; with --from sim."
+        ),
+    ] = None,
+    backend: Annotated[
+        str | None,
+        typer.Option(metavar="cpu|cuda|null", help="What stage real runs on. Default: cpu."),
     ] = None,
     episodes: Annotated[
-        int | None, typer.Option(min=0, help="Of stage sim, per graph and topology.")
+        int | None, typer.Option(min=0, help="Of stage sim, or real, per graph and topology.")
     ] = None,
     budget: Annotated[
         float | None,
@@ -84,42 +94,45 @@ def train(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train a policy on graphs, first by imitation, then by reinforcement on the simulator.
+    """Train a policy on graphs: by imitation, then by reinforcement on the simulator.
 
-    Ctrl-C saves; --resume goes on from there, exactly as if nothing had happened.
+    Ctrl-C saves; --resume goes on from there, exactly as if nothing had happened. Stage real goes
+    on from a trained policy by running assignments on this machine.
 
     Example: dop train graph.json --topology p100x4 --seconds 300 -o runs/first
     """
-    from doppler.training.run import resume_run
-
     options = {
         "stages": stages,
+        "backend": backend,
         "episodes": episodes,
         "seconds": budget,
         "seed": seed,
         "device": device,
         "threads": threads,
     }
-    if resume:
-        given: dict[str, Any] = {"a graph": graph_files, "--topology": topology_names}
-        given |= {"--from": start, "--preset": preset_name, "--config": config_file}
-        _refuse(given | {f"--{name}": value for name, value in options.items()}, output)
-        with showing_progress():
-            run = resume_run(output, save_every_s=save_every, wandb=wandb)
-        graph, topology = (str(output / files[0]) for files in run.manifest.files().values())
-    elif graph_files:
-        config = _config(preset_name, config_file, options, transfer=start is not None)
-        names = topology_names or [DEFAULT_TOPOLOGY]
-        run = _start(graph_files, names, config, output, start, save_every, wandb)
-        graph, topology = str(graph_files[0]), names[0]
-    else:
-        raise ConfigError("there is no graph to train on", hint="dop train graph.json -o runs/x")
-    _train(run, output)
+    with ExitStack() as stack:
+        if resume:
+            given: dict[str, Any] = {"a graph": graph_files, "--topology": topology_names}
+            given |= {"--from": start, "--preset": preset_name, "--config": config_file}
+            _refuse(given | {f"--{name}": value for name, value in options.items()}, output)
+            run = _resume(stack, output, save_every, wandb)
+            graph, topology = (str(output / files[0]) for files in run.manifest.files().values())
+        elif graph_files:
+            config = _config(preset_name, config_file, options, transfer=start is not None)
+            names = topology_names or [DEFAULT_TOPOLOGY]
+            run = _start(stack, graph_files, names, config, output, start, save_every, wandb)
+            graph, topology = str(graph_files[0]), names[0]
+        else:
+            raise ConfigError(
+                "there is no graph to train on", hint="dop train graph.json -o runs/x"
+            )
+        _train(run, output)
     results = run.results()
     if as_json:
         print_json(_document_of(run, results, output))
     else:
-        how = ["dop", "place", graph, "--topology", topology, "--placer", f"doppler:{output}"]
+        seen = str(results[0].recalibrated or topology)
+        how = ["dop", "place", graph, "--topology", seen, "--placer", f"doppler:{output}"]
         _print(run, results, output, shlex.join(how))
 
 
@@ -149,12 +162,27 @@ def _config(
         raise ConfigError("--episodes and --seconds do not go together", hint="leave one out")
     if "stages" in given:
         given["stages"] = [name.strip() for name in given["stages"].split(",") if name.strip()]
+    if "backend" in given:
+        given["real"] = {"backend": given.pop("backend")}
+        if "real" not in given.get("stages", config.stages):
+            raise ConfigError("--backend is for stage `real`", hint="add --stages real")
     if "episodes" in given:
-        given["sim"] = {"episodes": given.pop("episodes")}
+        stage = "real" if "real" in given.get("stages", config.stages) else "sim"
+        given[stage] = given.get(stage, {}) | {"episodes": given.pop("episodes")}
     return config_from(given, config, source="options")
 
 
+def _resume(stack: ExitStack, output: Path, save_every: float, wandb: bool) -> "Run":
+    from doppler.training.api import executors
+    from doppler.training.run import resume_run
+
+    make = executors(stack)
+    with showing_progress():
+        return resume_run(output, make_executor=make, save_every_s=save_every, wandb=wandb)
+
+
 def _start(
+    stack: ExitStack,
     graph_files: list[Path],
     topology_names: list[str],
     config: "TrainConfig",
@@ -165,7 +193,13 @@ def _start(
 ) -> "Run":
     from doppler.formats import load_graph
     from doppler.topology import load_topology
-    from doppler.training.api import describe, make_manifest, starting_policy
+    from doppler.training.api import (
+        describe,
+        executors,
+        make_manifest,
+        starting_assignments,
+        starting_policy,
+    )
     from doppler.training.run import start_run
 
     policy = None if start is None else starting_policy(start)
@@ -178,7 +212,15 @@ def _start(
         parent=None if start is None else describe(start),
     )
     with showing_progress():
-        return start_run(manifest, output, policy=policy, save_every_s=save_every, wandb=wandb)
+        return start_run(
+            manifest,
+            output,
+            policy=policy,
+            starts=[] if start is None else starting_assignments(start),
+            make_executor=executors(stack),
+            save_every_s=save_every,
+            wandb=wandb,
+        )
 
 
 def _train(run: "Run", output: Path) -> None:
@@ -188,7 +230,8 @@ def _train(run: "Run", output: Path) -> None:
 
     if not run.has_tensorboard:
         note("no TensorBoard events are written: pip install doppler-placement[tensorboard]")
-    view = View(run.labels, run.manifest.config.seconds)
+    config = run.manifest.config
+    view = View(run.labels, config.seconds, last_stage=config.stages[-1])
 
     def stop() -> None:
         view.say("finishing this update, then saving; Ctrl-C again stops at once")
@@ -215,12 +258,13 @@ def _document_of(run: "Run", results: "list[Result]", output: Path) -> dict[str,
             {
                 "makespan_s": result.makespan_s if isfinite(result.makespan_s) else None,
                 "lower_bound_s": result.lower_bound_s,
-                "gap": result.gap if isfinite(result.gap) else None,
+                "gap": result.gap if isfinite(result.gap) and not result.measured else None,
                 "graph": result.graph,
                 "topology": result.topology,
                 "episodes": result.episodes,
                 "seconds": result.seconds,
                 "assignment": str(result.assignment) if isfinite(result.makespan_s) else None,
+                **({} if result.measured is None else {"measured": asdict(result.measured)}),
             }
             for result in results
         ],
@@ -231,8 +275,12 @@ def _print(run: "Run", results: "list[Result]", output: Path, how_to_place: str)
     from rich.markup import escape
 
     out = stdout()
+    if any(result.measured for result in results):
+        out.print(_measured(results))
     shown = table("exercise", "best makespan", "bound", "gap", "episodes", "trained")
     for result in results:
+        if result.measured is not None:
+            continue
         runs = isfinite(result.makespan_s)
         shown.add_row(
             escape(result.exercise),
@@ -242,7 +290,30 @@ def _print(run: "Run", results: "list[Result]", output: Path, how_to_place: str)
             str(result.episodes),
             seconds(result.seconds),
         )
-    out.print(shown)
+    if shown.row_count:
+        out.print(shown)
     took = seconds(run.trainer.seconds)
     out.print(f"trained for {took}; the run is in {output}", markup=False)
     out.print(f"place with it:\n  {how_to_place}", markup=False, soft_wrap=True)
+
+
+def _measured(results: "list[Result]") -> "Table":
+    """What stage real has measured."""
+    from rich.markup import escape
+
+    shown = table(
+        "exercise", "measured", "speedup", "runs", "failed", "simulator off by", "trained"
+    )
+    for result in results:
+        if (measured := result.measured) is not None:
+            off = measured.sim_error
+            shown.add_row(
+                escape(result.exercise),
+                spread(result.makespan_s, measured.spread_s),
+                f"{measured.speedup:.3f}",
+                str(measured.runs),
+                str(measured.failures),
+                "" if off is None else percent(off),
+                seconds(result.seconds),
+            )
+    return shown

@@ -5,16 +5,16 @@ from collections import deque
 from collections.abc import Collection
 from math import inf, isfinite
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from doppler.cli.output import note, percent, seconds, table
+from doppler.cli.output import note, percent, seconds, spread, table
 from doppler.placers.bounds import gap
 
 if TYPE_CHECKING:
     from rich.console import Group
     from rich.live import Live
 
-    from doppler.training.trainer import Progress
+    from doppler.training.trainer import Progress, RealProgress
 
 PAUSE_S = 10.0  # between lines
 FRAME_S = 0.25  # between pictures
@@ -25,9 +25,9 @@ MAX_SHOWN = 3  # exercises in a line
 class Meter:
     """Speed and time left, from the updates of the last seconds."""
 
-    def __init__(self, budget_s: float | None) -> None:
+    def __init__(self, budget_s: float | None, *, last_stage: str = "sim") -> None:
         """`budget_s` ends all stages."""
-        self.budget_s = budget_s
+        self.budget_s, self.last_stage = budget_s, last_stage
         self._recent: deque[Progress] = deque()
 
     def add(self, progress: "Progress") -> None:
@@ -45,7 +45,7 @@ class Meter:
     def left_s(self) -> float:
         """Seconds until the stage ends, or the last one where a budget does; at least 0."""
         last = self._recent[-1]
-        if self.budget_s is not None and last.stage == "sim":
+        if self.budget_s is not None and last.stage == self.last_stage:
             return max(self.budget_s - last.seconds, 0.0)
         speed = self._per_s("share")
         return (1 - last.share) / speed if speed > 0 else inf
@@ -60,11 +60,16 @@ class View:
     """Shows updates on stderr."""
 
     def __init__(
-        self, labels: Collection[str], budget_s: float | None, *, live: bool | None = None
+        self,
+        labels: Collection[str],
+        budget_s: float | None,
+        *,
+        last_stage: str = "sim",
+        live: bool | None = None,
     ) -> None:
         """`labels` are the exercises to show; others only count."""
         self.labels = labels
-        self.meter = Meter(budget_s)
+        self.meter = Meter(budget_s, last_stage=last_stage)
         self._live_wanted = sys.stderr.isatty() if live is None else live
         self._live: Live | None = None
         self._exercises: dict[str, Progress] = {}  # the last update of each
@@ -152,6 +157,8 @@ def _best(progress: "Progress") -> tuple[str, str, str]:
     bound = seconds(progress.bound_s)
     if not isfinite(progress.best_s):
         return "none that fits", bound, ""
+    if progress.stage == "real":  # the bound is one of the cost model, not of what is measured
+        return spread(progress.best_s, _measured(progress).spread_s), bound, ""
     return (
         seconds(progress.best_s),
         bound,
@@ -161,4 +168,20 @@ def _best(progress: "Progress") -> tuple[str, str, str]:
 
 def _makespans(progress: "Progress") -> str:
     best, _, above = _best(progress)
-    return f"mean {seconds(progress.mean_s)}, best {best}" + (f", gap {above}" if above else "")
+    shown = f"mean {seconds(progress.mean_s)}, best {best}" + (f", gap {above}" if above else "")
+    return f"{shown}, {_runs(progress)}" if progress.stage == "real" else shown
+
+
+def _measured(progress: "Progress") -> "RealProgress":
+    return cast("RealProgress", progress)
+
+
+def _runs(progress: "Progress") -> str:
+    """What the executor did, and how far off the simulator is."""
+    measured = _measured(progress)
+    parts = [f"{measured.runs} runs"]
+    if measured.failures:
+        parts.append(f"{measured.failures} failed")
+    if measured.sim_error is not None:
+        parts.append(f"simulator off by {percent(measured.sim_error)}")
+    return ", ".join(parts)

@@ -23,29 +23,21 @@ class Memory:
         self._graph = graph
         self._tasks = tasks
         self._bytes = np.ceil(graph.tensor_bytes).tolist()  # whole bytes, so sums are exact
-        self._outputs = rows(graph.output_ptr, graph.output_tensor)
+        outputs = rows(graph.output_ptr, graph.output_tensor)
         self._reads = rows(graph.read_ptr, graph.read_tensor)
         self._uses = count_uses(graph, tasks)
-
-    def device(self, task: int) -> int:
-        """Where a task's output goes."""
-        size = self._tasks.num_vertices
-        return int(self._tasks.devices[task] if task < size else self._tasks.target[task - size])
-
-    def need(self, task: int) -> float:
-        """Bytes a task takes when it starts."""
-        size = self._tasks.num_vertices
-        if task < size:
-            return float(sum(self._bytes[t] for t in self._outputs[task]))
-        return float(self._bytes[self._tasks.tensor[task - size]])
+        made = [float(sum(self._bytes[t] for t in tensors)) for tensors in outputs]
+        moved = [float(self._bytes[t]) for t in tasks.tensor.tolist()]
+        self.need = made + moved  # bytes that each task takes when it starts
+        self.device: list[int] = tasks.devices.tolist() + tasks.target.tolist()  # and where
 
     def fits(self, task: int) -> bool:
         """Whether a task's output fits on its device now."""
-        return self.need(task) <= self.free_bytes[self.device(task)]
+        return self.need[task] <= self.free_bytes[self.device[task]]
 
     def take(self, task: int) -> None:
         """Occupy what a starting task needs."""
-        self.free_bytes[self.device(task)] -= self.need(task)
+        self.free_bytes[self.device[task]] -= self.need[task]
 
     def give_back(self, task: int) -> int:
         """Free what an ended task was the last to use; the device where that was, or -1."""
@@ -67,7 +59,7 @@ class Memory:
 
     def error(self, task: int, topology: Topology) -> OutOfMemoryError:
         """Why nothing can go on: the task that lacks memory, where, and how much."""
-        size, device = self._tasks.num_vertices, self.device(task)
+        size, device = self._tasks.num_vertices, self.device[task]
         if task < size:
             what = f"vertex `{self._graph.vertex_names[task]}`"
         else:
@@ -75,7 +67,7 @@ class Memory:
             what = f"a copy of the output of vertex `{self._graph.vertex_names[producer]}`"
         return OutOfMemoryError(
             f"device `{topology.devices[device].name}` is out of memory: {what} needs "
-            f"{self.need(task):.0f} bytes, {self.free_bytes[device]:.0f} are free, "
+            f"{self.need[task]:.0f} bytes, {self.free_bytes[device]:.0f} are free, "
             "and nothing that runs will free more",
             hint="spread the vertices over more devices, or use one with more memory",
         )

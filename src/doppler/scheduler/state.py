@@ -157,7 +157,7 @@ class SchedulerState:
         """Move tasks whose output does not fit off the queue, until memory is freed there."""
         while self._memory and queue and not self._memory.fits(queue[0][1]):
             entry = heappop(queue)
-            self._lacking[self._memory.device(entry[1])].append(entry)
+            self._lacking[self._memory.device[entry[1]]].append(entry)
 
     def _task_priorities(self, priority: FloatArray) -> list[float]:
         """Priorities of all tasks: a transfer's is the best among the readers that wait for it."""

@@ -1,13 +1,12 @@
 """Backend: what starts tasks on real devices and says when they are done."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
 from doppler.graph.graph import Graph
 from doppler.tasks import Tasks
-from doppler.topology.topology import Topology
 
 KernelFunction = Callable[[Sequence[torch.Tensor], torch.Tensor], None]  # inputs, output
 

@@ -4,87 +4,40 @@ A slot of a device is a stream, and so is a lane of a link; two, where it goes t
 The engine starts a task only when it has seen all it needs end, so no stream waits for another
 but inside a transfer. The end of a task is seen as follows: an event is recorded behind it, and
 the driver is to post a semaphore after that. `wait` sleeps on the semaphore, then asks the oldest
-event of every stream that has work. Nothing polls, and nothing waits for a whole GPU.
+event of every stream that has work. Nothing polls for long, or waits for a whole GPU.
 """
 
-import re
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
 from time import perf_counter, sleep
-from typing import NamedTuple
 
 import torch
 
 from doppler.engine.backends import driver
+from doppler.engine.backends.addresses import addresses
 from doppler.engine.backends.base import Done, KernelFunction
 from doppler.engine.backends.driver import Address
-from doppler.errors import EngineError, TopologyError
+from doppler.engine.backends.lanes import (
+    IN,
+    NOTIFY,
+    OUT,
+    RUN,
+    Flight,
+    Lane,
+    chunks,
+    least_loaded,
+    new_event,
+)
+from doppler.errors import EngineError
 from doppler.graph.graph import Graph
 from doppler.tasks import Tasks
 from doppler.topology.topology import Topology
 
-_ADDRESS = re.compile(r"cuda:(\d{1,4})(?:/(\d{1,4})of(\d{1,4}))?", re.ASCII)
-_RUN, _OUT, _IN, _NOTIFY = range(4)  # what a stream is for
-# Streams of one priority share hardware queues, where one that waits holds up those behind it. So
-# streams that wait, for notices and for copies, are kept off the queues of kernels.
-_PRIORITIES = (0, -1, -1, -2)
 _UNLIMITED_LANES = 4  # streams of a link on which any number of transfers may run
-_CHUNKS, _CHUNK_BYTES = 4, 4 << 20  # of a transfer through the host: at most, and at least
+_SPIN_S = 1e-4  # that `wait` asks for events before it sleeps
 _LOOK_S = 0.25  # between looks for errors: after one, the driver posts nothing any more
 _GRACE_S = 5.0  # for what runs when a run is stopped
-
-
-class _Flight(NamedTuple):
-    """A task under way."""
-
-    task: int
-    begin: torch.cuda.Event
-    end: torch.cuda.Event
-    source: int  # GPU on whose clock `begin` is
-    target: int  # and `end`
-    pinned: torch.Tensor | None = None  # host memory that it goes through
-
-
-class _Lane:
-    """A slot of a device, or a lane of a link: its tasks run one after another."""
-
-    __slots__ = ("flights", "marks", "pinned", "streams")
-
-    def __init__(self) -> None:
-        self.flights: deque[_Flight] = deque()  # in the order they were started
-        self.streams: dict[tuple[Address, int], torch.cuda.Stream] = {}  # by what they are for
-        self.marks: dict[int, list[torch.cuda.Event]] = {}  # of a GPU: a chunk has left it
-        self.pinned: torch.Tensor | None = None
-
-    def stream(self, address: Address, use: int) -> torch.cuda.Stream:
-        """The stream of this lane on a GPU, or a part of one."""
-        if (stream := self.streams.get((address, use))) is None:
-            stream = driver.take_stream(address, _PRIORITIES[use])
-            self.streams[address, use] = stream
-        return stream
-
-    def marks_of(self, gpu: int) -> list[torch.cuda.Event]:
-        """An event for each chunk."""
-        if gpu not in self.marks:
-            self.marks[gpu] = [_new_event(timed=False) for _ in range(_CHUNKS)]
-        return self.marks[gpu]
-
-    def room(self, size: int) -> torch.Tensor:
-        """Pinned memory of at least so many bytes."""
-        have = 0 if self.pinned is None else self.pinned.numel()
-        if self.pinned is None or have < size:
-            self.pinned = _pinned(max(size, 2 * have))
-        return self.pinned
-
-    def give_back(self) -> None:
-        """Give back streams and memory."""
-        for (address, use), stream in self.streams.items():
-            driver.give_stream(address, _PRIORITIES[use], stream)
-        self.streams.clear()
-        self.marks.clear()
-        self.pinned = None
 
 
 class CudaBackend:
@@ -101,24 +54,17 @@ class CudaBackend:
     name = "cuda"
     computes = True
 
-    def __init__(
-        self, topology: Topology, *, notify_streams: bool = True, spin_s: float = 0.0
-    ) -> None:
-        """With `notify_streams` the driver posts the end of an exec from another stream than that
-        of the exec, on which the next can begin at once. `spin_s` is how long `wait` asks for
-        events before it sleeps.
-        """
+    def __init__(self, topology: Topology) -> None:
         self.grace_s = _GRACE_S
-        self._notify_streams, self._spin_s = notify_streams, spin_s
         gpus = driver.start()
         self._addresses = addresses(topology, gpus)
         self._gpus = [address.gpu for address in self._addresses]
         self._whole = {gpu: Address(gpu) for gpu in sorted(set(self._gpus))}
         self._links = topology.links
-        self._slots = [[_Lane() for _ in range(d.slots)] for d in topology.devices]
-        self._lanes = [[_Lane() for _ in range(n.lanes or _UNLIMITED_LANES)] for n in self._links]
-        self._own = _Lane()  # for the clock, and to allocate on
-        self._busy: dict[_Lane, None] = {}  # lanes with tasks under way
+        self._slots = [[Lane() for _ in range(d.slots)] for d in topology.devices]
+        self._lanes = [[Lane() for _ in range(n.lanes or _UNLIMITED_LANES)] for n in self._links]
+        self._own = Lane()  # for the clock, and to allocate on
+        self._busy: dict[Lane, None] = {}  # lanes with tasks under way
         self._events: dict[int, list[torch.cuda.Event]] = {gpu: [] for gpu in self._whole}
         self._free: dict[tuple[int, int], list[torch.Tensor]] = {}  # (GPU, bytes): free buffers
         self._graph: Graph | None = None
@@ -171,21 +117,21 @@ class CudaBackend:
         """
         assert kernel is not None
         assert output is not None
-        gpu, lane = self._gpus[device], _least_loaded(self._slots[device])
-        stream = lane.stream(self._addresses[device], _RUN)
+        gpu, lane = self._gpus[device], least_loaded(self._slots[device])
+        stream = lane.stream(self._addresses[device], RUN)
         begin, end = self._event(gpu), self._event(gpu)
         torch.cuda.set_stream(stream)  # of what the context manager does, the least
         try:
             begin.record(stream)
             kernel(inputs, output)
             end.record(stream)
-            if self._notify_streams:
-                stream = lane.stream(self._whole[gpu], _NOTIFY)
-                end.wait(stream)
-            driver.post_after(stream.cuda_stream, self._semaphore)
+            # Posted from another stream, so that the next exec on this one can begin at once.
+            notify = lane.stream(self._whole[gpu], NOTIFY)
+            end.wait(notify)
+            driver.post_after(notify.cuda_stream, self._semaphore)
         finally:
             self._leave(gpu)
-        self._add(lane, _Flight(task, begin, end, gpu, gpu))
+        self._add(lane, Flight(task, begin, end, gpu, gpu))
 
     def copy(
         self,
@@ -199,7 +145,7 @@ class CudaBackend:
         assert value is not None
         assert output is not None
         source, target = self._gpus[ends[0]], self._gpus[ends[1]]
-        lane = _least_loaded(self._lanes[link])
+        lane = least_loaded(self._lanes[link])
         if self._through_host(link, source, target):
             flight = self._copy_through_host(task, lane, (source, target), value, output)
         else:
@@ -207,19 +153,22 @@ class CudaBackend:
         self._add(lane, flight)
 
     def wait(self, timeout_s: float) -> list[Done]:
-        """The tasks that ended."""
-        deadline = perf_counter() + timeout_s
+        """The tasks that ended.
+
+        Asks the events for a moment before it sleeps: the driver takes some 0.1 ms to post.
+        """
+        began = perf_counter()
+        deadline = began + timeout_s
         while True:
-            now = perf_counter()
-            if self._spin_s and (done := self._spin(now + self._spin_s)):
-                return done
-            self._semaphore.wait(max(0.0, min(deadline - now, _LOOK_S)))
-            self._semaphore.drain()
             if done := self._ended():
                 return done
+            now = perf_counter()
             if self._woken or now >= deadline:
                 self._woken = False
                 return []
+            if now - began > _SPIN_S:
+                self._semaphore.wait(min(deadline - now, _LOOK_S))
+                self._semaphore.drain()
 
     def wake(self) -> None:
         """Make `wait` return."""
@@ -274,7 +223,7 @@ class CudaBackend:
         # torch's allocator gives memory that was freed on a stream only to later work of that
         # stream, unless told what other streams use it. Here the host has seen all uses of a
         # buffer end before it lets go of it, so one stream that never runs anything serves all.
-        with torch.cuda.stream(self._own.stream(self._whole[gpu], _NOTIFY)):
+        with torch.cuda.stream(self._own.stream(self._whole[gpu], NOTIFY)):
             try:
                 return torch.empty(shape, dtype=dtype, device=_where(gpu))
             except torch.OutOfMemoryError:
@@ -297,13 +246,13 @@ class CudaBackend:
     def _copy_directly(
         self,
         task: int,
-        lane: _Lane,
+        lane: Lane,
         gpus: tuple[int, int],
         value: torch.Tensor,
         output: torch.Tensor,
-    ) -> _Flight:
+    ) -> Flight:
         gpu = gpus[0]  # torch too copies on a stream of the source
-        stream = lane.stream(self._whole[gpu], _OUT)
+        stream = lane.stream(self._whole[gpu], OUT)
         begin, end = self._event(gpu), self._event(gpu)
         if lane.flights:
             lane.flights[-1].end.wait(stream)
@@ -318,23 +267,23 @@ class CudaBackend:
             driver.post_after(stream.cuda_stream, self._semaphore)
         finally:
             self._leave(gpu)
-        return _Flight(task, begin, end, gpu, gpu)
+        return Flight(task, begin, end, gpu, gpu)
 
     def _copy_through_host(
         self,
         task: int,
-        lane: _Lane,
+        lane: Lane,
         gpus: tuple[int, int],
         value: torch.Tensor,
         output: torch.Tensor,
-    ) -> _Flight:
+    ) -> Flight:
         """Device to pinned memory on one stream, from there to the device on another.
 
         In chunks, so that both run at once. The next transfer of the lane comes after the end of
         this one, and so may use the same pinned memory.
         """
         source, target = gpus
-        up, down = lane.stream(self._whole[source], _OUT), lane.stream(self._whole[target], _IN)
+        up, down = lane.stream(self._whole[source], OUT), lane.stream(self._whole[target], IN)
         pinned, marks, pieces = lane.room(value.nbytes), lane.marks_of(source), chunks(value.nbytes)
         begin, end = self._event(source), self._event(target)
         origin, middle, goal = value.data_ptr(), pinned.data_ptr(), output.data_ptr()
@@ -357,19 +306,13 @@ class CudaBackend:
             driver.post_after(down.cuda_stream, self._semaphore)
         finally:
             self._leave(target)
-        return _Flight(task, begin, end, source, target, pinned)
+        return Flight(task, begin, end, source, target, pinned)
 
     # Completions.
 
-    def _add(self, lane: _Lane, flight: _Flight) -> None:
+    def _add(self, lane: Lane, flight: Flight) -> None:
         lane.flights.append(flight)
         self._busy[lane] = None
-
-    def _spin(self, until: float) -> list[Done]:
-        while perf_counter() < until and not self._woken:
-            if done := self._ended():
-                return done
-        return []
 
     def _ended(self) -> list[Done]:
         """The tasks whose end was reached since the last call, by the time of it."""
@@ -391,7 +334,7 @@ class CudaBackend:
                 del self._busy[lane]
         return sorted(done, key=lambda each: each.end_s)
 
-    def _put_away(self, flight: _Flight) -> None:
+    def _put_away(self, flight: Flight) -> None:
         self._events[flight.source].append(flight.begin)
         self._events[flight.target].append(flight.end)
 
@@ -416,12 +359,12 @@ class CudaBackend:
 
     # What is made ready.
 
-    def _all_lanes(self) -> list[_Lane]:
+    def _all_lanes(self) -> list[Lane]:
         return [lane for lanes in (*self._slots, *self._lanes, [self._own]) for lane in lanes]
 
     def _event(self, gpu: int) -> torch.cuda.Event:
         events = self._events[gpu]
-        return events.pop() if events else _new_event(timed=True)
+        return events.pop() if events else new_event(timed=True)
 
     def _remember(self) -> None:
         """Note the current device and streams of the thread, which every launch restores."""
@@ -480,7 +423,7 @@ class CudaBackend:
         for gpu, (event, _) in self._clocks.items():
             self._events[gpu].append(event)
         for gpu, whole in self._whole.items():
-            stream = self._own.stream(whole, _NOTIFY)
+            stream = self._own.stream(whole, NOTIFY)
             tries = [self._tick(gpu, stream) for _ in range(5)]
             tries.sort(key=lambda each: each[0])
             self._events[gpu] += [event for _, event, _ in tries[1:]]
@@ -503,49 +446,6 @@ class CudaBackend:
         return at - self._zero + elapsed_ms * 1e-3
 
 
-def parse_address(text: str) -> Address:
-    """The GPU, or the part of one, that an address such as `cuda:0` or `cuda:0/1of4` means."""
-    match = _ADDRESS.fullmatch(text)
-    if match is None:
-        raise TopologyError(
-            f"`{text}` is no address of a GPU",
-            hint="write `cuda:0`, or `cuda:0/1of4` for part 1 (from 0) of GPU 0 cut into 4",
-        )
-    gpu, part, parts = (int(group or 0) for group in match.groups())
-    if match[3] and part >= parts:
-        raise TopologyError(f"`{text}`: parts of {parts} are counted from 0 to {parts - 1}")
-    return Address(gpu, part, parts)
-
-
-def addresses(topology: Topology, gpus: int) -> list[Address]:
-    """Where every device is, on a machine with so many GPUs; no two overlap."""
-    found: dict[Address, str] = {}
-    for i, device in enumerate(topology.devices):
-        address = parse_address(device.address) if device.address else Address(i)
-        if address.gpu >= gpus:
-            raise EngineError(
-                f"device `{device.name}` is GPU {address.gpu}, and the machine has {gpus} in all",
-                hint="cut one GPU into partitions: "
-                f"dop probe --backend cuda --partitions {topology.num_devices} -o here.json",
-            )
-        for other, name in found.items():
-            if address.gpu == other.gpu and (address.parts != other.parts or address == other):
-                raise EngineError(f"devices `{name}` and `{device.name}` overlap on a GPU")
-        found[address] = device.name
-    return list(found)
-
-
-def chunks(size: int) -> list[tuple[int, int]]:
-    """Offset and bytes of each chunk of a transfer through the host."""
-    count = min(_CHUNKS, max(1, size // _CHUNK_BYTES))
-    step = -(-size // count // 256) * 256 or 256
-    return [(at, min(step, size - at)) for at in range(0, size, step)]
-
-
-def _least_loaded(lanes: list[_Lane]) -> _Lane:
-    return lanes[0] if len(lanes) == 1 else min(lanes, key=lambda lane: len(lane.flights))
-
-
 @contextmanager
 def _told() -> Iterator[None]:
     """Torch's errors become ours."""
@@ -564,16 +464,8 @@ def _first_line(error: BaseException) -> str:
     return str(error).strip().split("\n")[0]
 
 
-def _new_event(*, timed: bool) -> torch.cuda.Event:
-    return torch.cuda.Event(enable_timing=timed)  # type: ignore[no-untyped-call]
-
-
 def _where(gpu: int) -> torch.device:
     return torch.device("cuda", gpu)
-
-
-def _pinned(size: int) -> torch.Tensor:
-    return torch.empty(size, dtype=torch.uint8, pin_memory=True)
 
 
 def _something(_: Sequence[torch.Tensor], output: torch.Tensor) -> None:

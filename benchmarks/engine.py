@@ -1,0 +1,316 @@
+"""How good is the engine? What its loop costs, what a second core brings, and how it lasts.
+
+Run it as `python benchmarks/engine.py`, two minutes, on a machine that does nothing else: 1. the
+loop alone, against a loop over `concurrent.futures` and against asyncio; 2. two cores against one;
+3. 10,000 runs in a row; 4. placers on the two cores of `cpu2`, measured and predicted. `--only 2`
+does one of them.
+"""
+
+import argparse
+import asyncio
+import gc
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+from time import perf_counter, process_time
+
+import numpy as np
+import torch
+from simulator import Shape, best_s, make_graph, print_table
+
+from doppler.assignment import Assignment
+from doppler.engine.engine import Engine
+from doppler.graph import Graph
+from doppler.placers import make_placer
+from doppler.programs import ProgramBuilder, chainmm, ffnn, llama_block, random_inputs
+from doppler.sharding import shard
+from doppler.sim import Simulator
+from doppler.tasks import Tasks, enumerate_tasks
+from doppler.topology import Topology
+
+SIZES = (100, 1_000, 10_000)  # tasks
+PAIRS = 100  # of runs, on one core and on two
+SOAK = 10_000  # runs
+PLACERS = ("single", "critical-path", "enumerative", "annealing")
+SEARCH_S = 3.0
+
+
+# 1. The loop.
+
+
+def layered(tasks: int) -> tuple[Graph, Assignment, Topology]:
+    """A graph that comes to about so many tasks, at random on four devices."""
+    vertices = tasks // 2
+    width = max(4, int(vertices**0.5))
+    shape = Shape("layered", (width,) * (vertices // width), int(1.3 * vertices))
+    graph, topology = make_graph(shape, explicit=False), Topology.preset("p100x4")
+    devices = np.random.default_rng(0).integers(topology.num_devices, size=graph.num_vertices)
+    return graph, Assignment(devices), topology
+
+
+class Plain:
+    """What tasks wait for, and where they run: all that another loop needs to know."""
+
+    def __init__(self, graph: Graph, tasks: Tasks, topology: Topology) -> None:
+        size = graph.num_vertices
+        self.count = size + tasks.num_transfers
+        self.resource = [*tasks.devices.tolist(), *(topology.num_devices + tasks.link).tolist()]
+        self.num_resources = topology.num_devices + topology.num_links
+        self.inputs: list[list[int]] = [[] for _ in range(self.count)]
+        arrives = {
+            (int(tensor), int(target)): size + k
+            for k, (tensor, target) in enumerate(zip(tasks.tensor, tasks.target, strict=True))
+        }
+        producer = graph.tensor_producer.tolist()
+        for k, tensor in enumerate(tasks.tensor.tolist()):
+            self.inputs[size + k].append(producer[tensor])
+        for tensor, reader in zip(
+            graph.edge_tensor.tolist(), graph.edge_reader.tolist(), strict=True
+        ):
+            here = tensor, int(tasks.devices[reader])
+            self.inputs[reader].append(arrives.get(here, producer[tensor]))
+        self.readers: list[list[int]] = [[] for _ in range(self.count)]
+        for task, inputs in enumerate(self.inputs):
+            for each in inputs:
+                self.readers[each].append(task)
+
+
+def nothing(task: int) -> int:
+    return task
+
+
+def by_futures(plain: Plain, pools: list[ThreadPoolExecutor]) -> None:
+    """A dependency loop over one `ThreadPoolExecutor` of one thread per device and link."""
+    missing = [len(inputs) for inputs in plain.inputs]
+    done: SimpleQueue = SimpleQueue()
+
+    def submit(task: int) -> None:
+        pools[plain.resource[task]].submit(nothing, task).add_done_callback(done.put)
+
+    for task in range(plain.count):
+        if not missing[task]:
+            submit(task)
+    for _ in range(plain.count):
+        for reader in plain.readers[done.get().result()]:
+            missing[reader] -= 1
+            if not missing[reader]:
+                submit(reader)
+
+
+async def by_asyncio(plain: Plain) -> None:
+    """A coroutine for every task: it awaits its inputs, then a lock of its device or link."""
+    locks = [asyncio.Lock() for _ in range(plain.num_resources)]
+    loop = asyncio.get_running_loop()
+    ended = [loop.create_future() for _ in range(plain.count)]
+
+    async def run(task: int) -> None:
+        for each in plain.inputs[task]:
+            await ended[each]
+        async with locks[plain.resource[task]]:
+            nothing(task)
+        ended[task].set_result(None)
+
+    async with asyncio.TaskGroup() as group:
+        for task in range(plain.count):
+            group.create_task(run(task))
+
+
+def cpu_s(call: Callable[[], object], rounds: int = 7) -> float:
+    """CPU seconds of the cheapest of several calls, in all threads of the process."""
+    seconds = []
+    for _ in range(rounds):
+        begin = process_time()
+        call()
+        seconds.append(process_time() - begin)
+    return min(seconds)
+
+
+def loop() -> None:
+    """Time tasks that do nothing."""
+    rows = []
+    for size in SIZES:
+        graph, assignment, topology = layered(size)
+        tasks = enumerate_tasks(graph, topology, assignment.devices)
+        plain = Plain(graph, tasks, topology)
+        pools = [ThreadPoolExecutor(1) for _ in range(plain.num_resources)]
+        with Engine(topology, "null") as engine:
+            calls: list[Callable[[], object]] = [
+                lambda graph=graph, assignment=assignment: engine.run(graph, assignment),
+                lambda plain=plain, pools=pools: by_futures(plain, pools),
+                lambda plain=plain: asyncio.run(by_asyncio(plain)),
+            ]
+            seconds = [cpu_s(call) / plain.count for call in calls]
+        for pool in pools:
+            pool.shutdown()
+        ours, others = seconds[0], seconds[1:]
+        cells = [f"{each * 1e6:.1f} ({each / ours:.1f}x)" for each in others]
+        rows.append(["p100x4", f"{plain.count:,}", f"{ours * 1e6:.1f}", *cells])
+    print_table(
+        "1. The loop: CPU microseconds per task that does nothing (and multiples of the engine's)",
+        ["topology", "tasks", "engine", "ThreadPoolExecutor", "asyncio"],
+        rows,
+    )
+    print(
+        "\n  The engine's include setting up a run and making its trace; the others do neither, and"
+    )
+    print("  know no memory, strategies or times.")
+
+
+# 2. Two cores.
+
+
+def chains(size: int, *, count: int = 4, length: int = 2) -> Graph:
+    """Chains of products of square matrices, that have nothing to do with each other."""
+    b = ProgramBuilder("chains")
+    weights = b.input("w", (size, size))
+    ends = []
+    for i in range(count):
+        x = b.input(f"x{i}", (size, size))
+        for _ in range(length):
+            x = x @ weights
+        ends.append(x)
+    return shard(b.build(*ends), 1)
+
+
+def on(graph: Graph, count: int) -> Assignment:
+    """Whole chains on so many devices in turn."""
+    weak = {}  # chain of each vertex, by the chain of what it reads
+    device = np.full(graph.num_vertices, -1)
+    for v in graph.topological_order.tolist():
+        if graph.is_input[v]:
+            name = graph.meta_ops[v]
+            weak[v] = int(name[1:]) if name[1:] else -1
+            continue
+        reads = graph.read_tensor[graph.read_ptr[v] : graph.read_ptr[v + 1]]
+        weak[v] = max(weak[int(graph.tensor_producer[t])] for t in reads)
+        device[v] = weak[v] % count
+    return Assignment(device)
+
+
+def product_s(size: int) -> float:
+    """Seconds of one product on one core."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    x = torch.rand(size, size)
+    seconds = best_s(lambda: x @ x, rounds=50)
+    torch.set_num_threads(before)
+    return seconds
+
+
+def two_cores() -> None:
+    """Time one device against two, one run after the other, so that both see the same machine."""
+    size = 512
+    while product_s(size) < 5e-3:
+        size += 64
+    graph, topology = chains(size), Topology.preset("cpu2")
+    one, two = on(graph, 1), on(graph, 2)
+    took = []
+    with Engine(topology, "cpu") as engine:
+        for n in range(PAIRS + 2):
+            pair = [engine.run(graph, each).makespan_s for each in (one, two)]
+            took += [pair] * (n >= 2)
+    seconds = np.array(took)
+    work = graph.kinds.count("matmul") * product_s(size)
+    rows = [
+        ["one device", "median", f"{np.median(seconds[:, 0]) * 1e3:.1f}", ""],
+        ["two devices", "median", f"{np.median(seconds[:, 1]) * 1e3:.1f}"],
+        ["", "best", f"{seconds[:, 1].min() * 1e3:.1f}"],
+        ["plain torch", "one thread, best", f"{work * 1e3:.1f}", ""],
+    ]
+    rows[1].append(f"{np.median(seconds[:, 0] / seconds[:, 1]):.2f}x")
+    rows[2].append(f"{seconds[:, 0].min() / seconds[:, 1].min():.2f}x")
+    print_table(
+        f"2. Two cores: 4 chains of 2 products of {size} x {size} float32 "
+        f"({product_s(size) * 1e3:.1f} ms each), {PAIRS} pairs of runs",
+        ["", "", "ms", "one / two"],
+        rows,
+    )
+
+
+# 3. Lasting.
+
+
+def resident_bytes() -> int:
+    """Memory of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def soak() -> None:
+    """Run a small graph again and again."""
+    program = chainmm(size=64, dtype="float32")
+    graph, topology = shard(program, 4), Topology.preset("cpu2")
+    rng = np.random.default_rng(0)
+    rows = []
+    with Engine(topology, "cpu") as engine:
+        engine.load(graph, random_inputs(program))
+        begin = perf_counter()
+        for n in range(SOAK + 1):
+            if n in (SOAK // 10, SOAK // 4, SOAK // 2, SOAK):
+                gc.collect()
+                row = [f"{n:,}", "", f"{resident_bytes() / 1e6:.1f}", str(threading.active_count())]
+                rows.append([*row, f"{len(gc.get_objects()):,}", f"{perf_counter() - begin:.1f}"])
+            devices = rng.integers(2, size=graph.num_vertices)
+            engine.run(graph, Assignment(np.where(graph.is_input, -1, devices)))
+    print_table(
+        f"3. Runs of a graph of {len(graph.assigned)} vertices under random assignments",
+        ["runs", "", "resident MB", "threads", "objects", "s"],
+        rows,
+    )
+
+
+# 4. Placers.
+
+
+def placers() -> None:
+    """Measure placers on two cores beside what the simulator says."""
+    topology = Topology.preset("cpu2")
+    simulator = Simulator(topology)
+    programs = [
+        chainmm(size=1024, dtype="float32"),
+        ffnn(batch=2048, features=64, hidden=2048, classes=64, dtype="float32"),
+        llama_block(sequence=256, heads=8, head_dim=64, hidden=1408, dtype="float32"),
+    ]
+    rows = []
+    with Engine(topology, "cpu") as engine:
+        for program in programs:
+            graph = shard(program, 4)
+            assignments = [
+                make_placer(name, budget_s=SEARCH_S).place(graph, topology, seed=0)
+                for name in PLACERS
+            ]
+            results = [
+                engine.execute(graph, each, random_inputs(program), repeats=10, warm_up=2)
+                for each in assignments
+            ]
+            for name, assignment, result in zip(PLACERS, assignments, results, strict=True):
+                predicted = simulator.run(graph, assignment).makespan_s
+                row = [graph.name, name, f"{result.mean_s * 1e3:.1f} ± {result.spread_s * 1e3:.1f}"]
+                row += [f"{result.makespans_s.min() * 1e3:.1f}", f"{predicted * 1e3:.1f}"]
+                row.append(f"{results[0].mean_s / result.mean_s:.2f}x")
+                rows.append([*row, f"{result.trace.bytes_moved / 1e6:.1f}"])
+    print_table(
+        "4. Placers on cpu2: milliseconds of 10 runs, measured and predicted (its speeds are round "
+        "numbers)",
+        ["graph", "placer", "mean ± spread", "best", "predicted", "over single", "MB moved"],
+        rows,
+    )
+
+
+def main() -> None:
+    """Print all tables, or one."""
+    parts = {"1": loop, "2": two_cores, "3": soak, "4": placers}
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--only", choices=parts, help="one of them")
+    only = parser.parse_args().only
+    begin = perf_counter()
+    for name, part in parts.items():
+        if only in (None, name):
+            part()
+    print(f"\nIn {perf_counter() - begin:.0f} s.")
+
+
+if __name__ == "__main__":
+    main()

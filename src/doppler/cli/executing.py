@@ -1,0 +1,222 @@
+"""`dop execute`: run an assignment on real devices, and see what was predicted."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from doppler.cli.options import AsJson, GraphFile, Seed
+from doppler.cli.output import (
+    amount,
+    note,
+    percent,
+    print_json,
+    seconds,
+    showing_progress,
+    spread,
+    stdout,
+    table,
+)
+from doppler.errors import ConfigError, DopplerError, FormatError
+
+if TYPE_CHECKING:
+    from doppler.assignment import Assignment
+    from doppler.engine.engine import EngineConfig, Execution
+    from doppler.graph import Graph
+    from doppler.topology import Topology
+
+
+def execute(
+    graph_file: GraphFile,
+    assignment_file: Annotated[Path, typer.Argument(metavar="ASSIGNMENT", help="Assignment file.")],
+    topology_name: Annotated[
+        str | None,
+        typer.Option(
+            "--topology",
+            "-t",
+            metavar="NAME|FILE",
+            help="A topology's name or file; the one the assignment was made for if left out.",
+        ),
+    ] = None,
+    backend: Annotated[
+        str, typer.Option(metavar="cpu|cuda|null", help="What the devices are; null: nothing runs.")
+    ] = "cpu",
+    repeat: Annotated[int, typer.Option(min=1, help="Runs to measure.")] = 10,
+    warm_up: Annotated[int, typer.Option(min=0, help="Runs before those, not measured.")] = 1,
+    strategy: Annotated[
+        str, typer.Option(metavar="NAME", help="ChooseTask: from `dop list strategies`.")
+    ] = "fifo",
+    bulk_synchronous: Annotated[
+        bool, typer.Option("--bulk-synchronous", help="Put a barrier after every level.")
+    ] = False,
+    limit_memory: Annotated[bool, typer.Option(help="Make tasks wait for device memory.")] = True,
+    timeout: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", help="Give up when no task has ended for so long."),
+    ] = 60.0,
+    inputs: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Inputs by name (.npz); random ones if left out."),
+    ] = None,
+    outputs: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Results to write (.npz), by name.")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Trace file to write (of the median run)."),
+    ] = None,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Run an assignment on real devices: CPU cores, or GPUs.
+
+    Prints how long the runs took beside what the simulator says. Only graphs with kernels can run,
+    such as `dop shard` makes.
+
+    Example: dop execute graph.json assignment.json --topology cpu2 --backend cpu -o trace.json
+    """
+    from doppler.assignment import read_assignment
+    from doppler.engine.engine import Engine, EngineConfig
+    from doppler.formats import load_graph
+    from doppler.topology import load_topology
+    from doppler.trace import write_trace
+
+    config = EngineConfig(
+        strategy=strategy,
+        synchronous=bulk_synchronous,
+        limit_memory=limit_memory,
+        timeout_s=timeout,
+    )
+    assignment = read_assignment(assignment_file)
+    name = topology_name or assignment.topology
+    if not name:
+        raise ConfigError("no topology is given", hint="add --topology, such as cpu2")
+    topology, graph = load_topology(name), load_graph(graph_file)
+    assignment.check(graph, topology)
+    given = None if inputs is None else read_arrays(inputs)
+    with Engine(topology, backend, config) as engine, showing_progress():
+        if not engine.backend.computes and (inputs or outputs):
+            raise ConfigError(f"backend `{backend}` computes nothing, so there are no outputs")
+        predicted = _predict(graph, topology, assignment, config, seed)
+        result = engine.execute(
+            graph, assignment, given, repeats=repeat, warm_up=warm_up, seed=seed
+        )
+    if output:
+        write_trace(result.trace, output)
+    if outputs:
+        write_arrays(result.outputs, outputs)
+    if as_json:
+        print_json(_summary(result, predicted, backend, output))
+        return
+    _print_summary(result, predicted)
+    for path in (output, outputs):
+        if path:
+            stdout().print(f"wrote {path}")
+
+
+def _predict(
+    graph: "Graph",
+    topology: "Topology",
+    assignment: "Assignment",
+    config: "EngineConfig",
+    seed: int,
+) -> float | None:
+    """The simulated makespan; None where the topology cannot tell."""
+    from doppler.sim import SimConfig, Simulator
+
+    options = SimConfig(
+        strategy=config.strategy, synchronous=config.synchronous, limit_memory=config.limit_memory
+    )
+    try:
+        return Simulator(topology, options).run(graph, assignment, seed).makespan_s
+    except DopplerError as error:
+        note(f"no prediction: {error.message}")
+        return None
+
+
+def _summary(
+    result: "Execution", predicted: float | None, backend: str, output: Path | None
+) -> dict[str, Any]:
+    trace = result.trace
+    return {
+        "makespan_s": result.mean_s,
+        "spread_s": result.spread_s,
+        "makespans_s": result.makespans_s.tolist(),
+        "predicted_s": predicted,
+        "difference": _difference(result, predicted),
+        "utilization": trace.utilization().tolist(),
+        "idle_s": trace.idle_s().tolist(),
+        "link_utilization": trace.link_utilization().tolist(),
+        "bytes_moved": trace.bytes_moved,
+        "bytes_by_class": trace.bytes_by_class(),
+        "overlap": trace.overlap(),
+        "transfers": int(trace.is_transfer.sum()),
+        "backend": backend,
+        "graph": trace.graph,
+        "topology": trace.topology,
+        "placer": trace.placer,
+        "trace": str(output) if output else None,
+    }
+
+
+def _difference(result: "Execution", predicted: float | None) -> float | None:
+    """How much longer the runs took than predicted, as a share of the prediction."""
+    return result.mean_s / predicted - 1 if predicted else None
+
+
+def _print_summary(result: "Execution", predicted: float | None) -> None:
+    from doppler.cli.timeline import timeline
+
+    out, trace = stdout(), result.trace
+    expected, difference = "", _difference(result, predicted)
+    if predicted is not None and difference is not None:
+        expected = f"; predicted {seconds(predicted)} ({100 * difference:+.1f} %)"
+    runs = len(result.makespans_s)
+    took = spread(result.mean_s, result.spread_s)
+    out.print(f"makespan {took} over {runs} {'run' if runs == 1 else 'runs'}{expected}")
+    devices = table("device", "busy", "idle", "execs")
+    for i, device in enumerate(trace.devices):
+        execs = int(((trace.device == i) & ~trace.is_transfer).sum())
+        busy, idle = trace.utilization()[i], trace.idle_s()[i]
+        devices.add_row(device.name, percent(busy), seconds(idle), str(execs))
+    out.print(devices)
+    by_class = ", ".join(f"{amount(v, 'B')} {k}" for k, v in trace.bytes_by_class().items())
+    out.print(f"read: {by_class}; transfers overlap compute {percent(trace.overlap())}")
+    out.print("\nthe median run (run: computing, in: tensors arriving):")
+    out.print(timeline(trace, out.width))
+
+
+def read_arrays(path: Path) -> dict[str, Any]:
+    """The arrays in an .npz file, by name."""
+    from zipfile import BadZipFile
+
+    import numpy as np
+
+    from doppler.files import opened
+
+    with opened(path) as file:
+        try:
+            arrays = np.load(file, allow_pickle=False)
+            return dict(arrays.items())
+        except (AttributeError, BadZipFile, EOFError, ValueError):
+            raise FormatError(
+                f"`{path}` is not an .npz file of arrays",
+                hint="write one with numpy.savez, an array for each input",
+            ) from None
+
+
+def write_arrays(arrays: dict[str, Any], path: Path) -> None:
+    """Write arrays by name to an .npz file, whole or not at all."""
+    from io import BytesIO
+    from zipfile import ZipFile
+
+    from numpy.lib.format import write_array
+
+    from doppler.files import write_bytes
+
+    data = BytesIO()
+    with ZipFile(data, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                write_array(member, array, allow_pickle=False)
+    write_bytes(path, data.getvalue())

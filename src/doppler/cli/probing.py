@@ -1,0 +1,175 @@
+"""`dop probe`: measure this machine."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from doppler.cli.options import AsJson, Seed
+from doppler.cli.output import (
+    amount,
+    note,
+    percent,
+    print_json,
+    seconds,
+    showing_progress,
+    stdout,
+    table,
+)
+from doppler.errors import FormatError
+
+if TYPE_CHECKING:
+    from doppler.assignment import Assignment
+    from doppler.engine.probe import ProbeResult
+    from doppler.graph import Graph
+    from doppler.topology import Topology
+
+
+def probe(
+    backend: Annotated[
+        str, typer.Option(metavar="cpu|cuda", help="What the devices are: cores or GPUs.")
+    ] = "cpu",
+    devices: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="How many; all there are if left out.")
+    ] = None,
+    partitions: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Cut one GPU into so many devices.")
+    ] = None,
+    links: Annotated[
+        str,
+        typer.Option(metavar="host|direct", help="The way of transfers between partitions."),
+    ] = "host",
+    graph_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--graph", "-g", metavar="GRAPH", help="Run this graph too, and time its kernels in it."
+        ),
+    ] = None,
+    limit: Annotated[
+        float, typer.Option("--seconds", min=0.1, metavar="SECONDS", help="About how long.")
+    ] = 60.0,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Topology file to write; samples go beside it."),
+    ] = None,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Measure this machine: its devices, the links between them, and the host that drives them.
+
+    With a graph, its kernels get the seconds that they took in runs of it; some of the runs are
+    held out to say how far those seconds are off.
+
+    Example: dop probe --backend cpu --graph graph.json -o here.json
+    """
+    from doppler.engine.probe import probe as measure
+    from doppler.engine.probe import write_probe
+    from doppler.formats import load_graph
+
+    if output and not output.parent.is_dir():
+        raise FormatError(f"cannot write `{output}`: no folder `{output.parent}`")
+    graph = load_graph(graph_file) if graph_file else None
+    with showing_progress(compiling=False):
+        result = measure(
+            backend,
+            partitions=partitions,
+            links=links,
+            graph=graph,
+            devices=devices,
+            assignments=(lambda found: _heuristics(graph, found, seed)) if graph else None,
+            seed=seed,
+            seconds=limit,
+        )
+    beside = write_probe(result, output) if output else None
+    if as_json:
+        print_json(_summary(result, output, beside))
+    else:
+        _print(result)
+        if output:
+            stdout().print(f"wrote {output} and {beside}")
+    for failure in result.failures:
+        note(f"did not run: {failure}")
+
+
+def _heuristics(graph: "Graph", topology: "Topology", seed: int) -> "list[Assignment]":
+    from doppler.assignment import Assignment
+    from doppler.placers.search import starting_points
+
+    starts = starting_points(graph, topology, seed)
+    distinct = list({devices.tobytes(): devices for devices in starts}.values())
+    return [Assignment(devices, placer="heuristic") for devices in distinct]
+
+
+def _summary(result: "ProbeResult", output: Path | None, beside: Path | None) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    topology = result.topology
+    return {
+        "topology": topology.name,
+        "description": topology.description,
+        "devices": [
+            {
+                "name": device.name,
+                "address": device.address,
+                "flops_per_s": dict(device.flops_per_s),
+                "memory_bytes_per_s": device.memory_bytes_per_s,
+                "launch_s": device.launch_s,
+            }
+            for device in topology.devices
+        ],
+        "links": [
+            asdict(link) | {"pairs": int((topology.route == i).sum())}
+            for i, link in enumerate(topology.links)
+        ],
+        "host": asdict(topology.host),
+        "kernels": len(topology.exec_s),
+        "runs": result.runs,
+        "failures": list(result.failures),
+        "errors": asdict(result.errors),
+        "samples": len(result.samples),
+        "files": [str(path) for path in (output, beside) if path],
+    }
+
+
+def _print(result: "ProbeResult") -> None:
+    out, topology, errors = stdout(), result.topology, result.errors
+    out.print(topology.description)
+    columns = ("FLOP/s: float16", "float32", "float64")
+    devices = table("device", "address", *columns, "memory", "launch")
+    for device in topology.devices:
+        rates = [device.flops_per_s.get(c, 0.0) for c in ("float16", "float32", "float64")]
+        devices.add_row(
+            device.name,
+            device.address,
+            *(amount(rate, "") for rate in rates),
+            amount(device.memory_bytes_per_s, "B/s"),
+            seconds(device.launch_s),
+        )
+    out.print(devices)
+    if topology.links:
+        links = table("link", "pairs", "lanes", "of each", "latency", "via")
+        for i, link in enumerate(topology.links):
+            links.add_row(
+                link.name,
+                str(int((topology.route == i).sum())),
+                str(link.lanes or "any"),
+                amount(link.bandwidth_bytes_per_s, "B/s"),
+                seconds(link.latency_s),
+                link.via,
+            )
+        out.print(links)
+    host = topology.host
+    out.print(
+        f"host: {seconds(host.dispatch_s)} to start a task, {seconds(host.completion_s)} until an "
+        f"end is seen, {host.ahead} task started ahead"
+    )
+    for way, off in errors.links.items():
+        out.print(f"throughput of several transfers ({way}): off by {percent(off)}")
+    off_by = ", ".join(f"{kind} {percent(off)}" for kind, off in errors.roofline.items())
+    out.print(f"kernels alone, against flops and bytes: off by {off_by}")
+    if result.runs:
+        off_by = ", ".join(f"{kind} {percent(off)}" for kind, off in errors.held_out.items())
+        out.print(
+            f"{len(topology.exec_s)} kernels timed in {result.runs} runs; "
+            f"in those held out, durations are off by {off_by}"
+        )

@@ -1,0 +1,89 @@
+"""Lanes of the CUDA backend: a slot of a device, or a lane of a link, and its streams."""
+
+from collections import deque
+from typing import NamedTuple
+
+import torch
+
+from doppler.engine.backends import driver
+from doppler.engine.backends.driver import Address
+
+RUN, OUT, IN, NOTIFY = range(4)  # what a stream is for
+# Streams of one priority share hardware queues, where one that waits holds up those behind it. So
+# streams that wait, for notices and for copies, are kept off the queues of kernels.
+PRIORITIES = (0, -1, -1, -2)
+# Chunks of a transfer through the host: at most, and their bytes at least. Each costs the host
+# some 20 µs, which does not pay below a few megabytes.
+CHUNKS, CHUNK_BYTES = 4, 8 << 20
+
+
+class Flight(NamedTuple):
+    """A task under way."""
+
+    task: int
+    begin: torch.cuda.Event
+    end: torch.cuda.Event
+    source: int  # GPU on whose clock `begin` is
+    target: int  # and `end`
+    pinned: torch.Tensor | None = None  # host memory that it goes through
+
+
+class Lane:
+    """A slot of a device, or a lane of a link: its tasks run one after another."""
+
+    __slots__ = ("flights", "marks", "pinned", "streams")
+
+    def __init__(self) -> None:
+        self.flights: deque[Flight] = deque()  # in the order they were started
+        self.streams: dict[tuple[Address, int], torch.cuda.Stream] = {}  # by what they are for
+        self.marks: dict[int, list[torch.cuda.Event]] = {}  # of a GPU: a chunk has left it
+        self.pinned: torch.Tensor | None = None
+
+    def stream(self, address: Address, use: int) -> torch.cuda.Stream:
+        """The stream of this lane on a GPU, or a part of one."""
+        if (stream := self.streams.get((address, use))) is None:
+            stream = driver.take_stream(address, PRIORITIES[use])
+            self.streams[address, use] = stream
+        return stream
+
+    def marks_of(self, gpu: int) -> list[torch.cuda.Event]:
+        """An event for each chunk."""
+        if gpu not in self.marks:
+            self.marks[gpu] = [new_event(timed=False) for _ in range(CHUNKS)]
+        return self.marks[gpu]
+
+    def room(self, size: int) -> torch.Tensor:
+        """Pinned memory of at least so many bytes."""
+        have = 0 if self.pinned is None else self.pinned.numel()
+        if self.pinned is None or have < size:
+            self.pinned = _pinned(max(size, 2 * have))
+        return self.pinned
+
+    def give_back(self) -> None:
+        """Give back streams and memory."""
+        for (address, use), stream in self.streams.items():
+            driver.give_stream(address, PRIORITIES[use], stream)
+        self.streams.clear()
+        self.marks.clear()
+        self.pinned = None
+
+
+def chunks(size: int) -> list[tuple[int, int]]:
+    """Offset and bytes of each chunk of a transfer through the host."""
+    count = min(CHUNKS, max(1, size // CHUNK_BYTES))
+    step = -(-size // count // 256) * 256 or 256
+    return [(at, min(step, size - at)) for at in range(0, size, step)]
+
+
+def least_loaded(lanes: list[Lane]) -> Lane:
+    """The lane with the fewest tasks under way; the first of those."""
+    return lanes[0] if len(lanes) == 1 else min(lanes, key=lambda lane: len(lane.flights))
+
+
+def new_event(*, timed: bool) -> torch.cuda.Event:
+    """An event of the current GPU."""
+    return torch.cuda.Event(enable_timing=timed)  # type: ignore[no-untyped-call]
+
+
+def _pinned(size: int) -> torch.Tensor:
+    return torch.empty(size, dtype=torch.uint8, pin_memory=True)

@@ -1,0 +1,268 @@
+"""Calibration: what measured traces say about kernels, links and the host of a machine."""
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from doppler.arrays import FloatArray
+from doppler.cost import DefaultCostModel
+from doppler.engine.robust import (
+    FEWEST,
+    differ,
+    least_absolute_line,
+    lower_quartile,
+    typical_s,
+    weighted_median,
+)
+from doppler.errors import ConfigError
+from doppler.graph.graph import Graph
+from doppler.graph.signatures import signatures
+from doppler.topology.topology import Device, Host, Link, Topology
+from doppler.trace import Trace
+
+KEPT = 512  # newest samples kept of each kernel on each device and of each size on each link
+KEPT_OF_HOST = 8192
+TRANSFER, ALL = "transfer", "all"  # beside the kinds of vertices, in errors by kind
+
+
+def calibrate(topology: Topology, graph: Graph, traces: Iterable[Trace]) -> Topology:
+    """The topology with the seconds of kernels, links and host that traces of a graph show."""
+    calibration = Calibration(topology, graph)
+    for trace in traces:
+        calibration.add(trace)
+    return calibration.topology()
+
+
+class Calibration:
+    """What the traces of one graph say about the machine; grows with every trace.
+
+    A kernel's seconds on a device are the mean of the middle of its samples there. Devices that
+    are alike share their samples, so that a kernel seen on one is priced on all, but for devices
+    that are measurably different. The newest samples count, so a machine that changes is followed.
+
+    >>> calibration = Calibration(topology, graph)
+    >>> calibration.add(engine.run(graph, assignment))
+    >>> better = calibration.topology()
+    """
+
+    def __init__(self, topology: Topology, graph: Graph) -> None:
+        self._topology, self._graph = topology, graph
+        self._signatures = signatures(graph)
+        self._execs: dict[tuple[str, int], deque[float]] = {}  # by signature and device
+        self._moves: dict[tuple[int, float], deque[float]] = {}  # by link and bytes
+        # Of tasks whose device or link was idle, from when they were ready, and from when their
+        # last input ended, until they began.
+        self._since_ready_s: deque[float] = deque(maxlen=KEPT_OF_HOST)
+        self._since_input_s: deque[float] = deque(maxlen=KEPT_OF_HOST)
+
+    def add(self, trace: Trace) -> None:
+        """Take in what a run of the graph on the topology's devices showed."""
+        self._check(trace)
+        seconds = (trace.end_s - trace.begin_s).tolist()
+        rows = zip(
+            *(trace.vertex.tolist(), trace.device.tolist(), trace.link.tolist()),
+            *(trace.moved_bytes.tolist(), seconds),
+            strict=True,
+        )
+        for vertex, device, link, size, took in rows:
+            if link >= 0:
+                _append(self._moves, (link, size), took)
+            elif signature := self._signatures[vertex]:
+                _append(self._execs, (signature, device), took)
+        for row in _idle_starts(trace):
+            self._since_ready_s.append(float(trace.begin_s[row] - trace.ready_s[row]))
+            if (after := int(trace.after[row])) >= 0:
+                self._since_input_s.append(float(trace.begin_s[row] - trace.end_s[after]))
+
+    def topology(self) -> Topology:
+        """The topology with what was found; what no trace shows stays as it was."""
+        return replace(
+            self._topology,
+            links=self._links(),
+            host=self._host(),
+            exec_s={**self._topology.exec_s, **self._exec_table()},
+        )
+
+    def _check(self, trace: Trace) -> None:
+        names = tuple(device.name for device in self._topology.devices)
+        if trace.vertex_names != self._graph.vertex_names:
+            raise ConfigError(f"a trace of graph `{trace.graph}` is not one of this graph")
+        if tuple(d.name for d in trace.devices) != names or len(trace.links) != len(
+            self._topology.links
+        ):
+            raise ConfigError(f"a trace on topology `{trace.topology}` has other devices or links")
+
+    def _exec_table(self) -> dict[str, tuple[float, ...]]:
+        """The seconds of every signature on every device."""
+        alike = _alike([_essence(d) for d in self._topology.devices])
+        known = dict.fromkeys(signature for signature, _ in self._execs)
+        shared: dict[tuple[str, int], float] = {}  # by signature and first device of a kind
+        for signature in known:
+            for kind in dict.fromkeys(alike):
+                samples = self._samples(signature, [d for d, k in enumerate(alike) if k == kind])
+                if len(samples):
+                    shared[signature, kind] = typical_s(samples)
+        table: dict[str, tuple[float, ...]] = {}
+        for signature in known:
+            row = []
+            for d, kind in enumerate(alike):
+                own = self._samples(signature, [d])
+                rest = [e for e, k in enumerate(alike) if k == kind and e != d]
+                if (signature, kind) not in shared:
+                    row.append(_from_others(signature, kind, shared))
+                elif differ(own, self._samples(signature, rest)):
+                    row.append(typical_s(own))
+                else:
+                    row.append(shared[signature, kind])
+            table[signature] = tuple(row)
+        return table
+
+    def _samples(self, signature: str, devices: Sequence[int]) -> FloatArray:
+        """What a kernel took on some devices."""
+        found = [self._execs[signature, d] for d in devices if (signature, d) in self._execs]
+        return np.array([seconds for samples in found for seconds in samples])
+
+    def _links(self) -> tuple[Link, ...]:
+        links = self._topology.links
+        alike = _alike([replace(link, name="") for link in links])
+        sizes: list[dict[float, FloatArray]] = [{} for _ in links]
+        for (number, size), samples in self._moves.items():
+            sizes[number][size] = np.array(samples)
+        result: list[Link] = []
+        for i, (link, kind) in enumerate(zip(links, alike, strict=True)):
+            same = [sizes[j] for j, k in enumerate(alike) if k == kind]
+            shared: dict[float, FloatArray] = {
+                size: np.concatenate([one[size] for one in same if size in one])
+                for size in sorted({size for one in same for size in one})
+            }
+            if not shared:
+                result.append(link)
+                continue
+            fitted = fit_link(link, shared)
+            ratios = [took / _transfer_s(fitted, size) for size, took in sizes[i].items()]
+            own = np.concatenate(ratios) if ratios else np.zeros(0)
+            if differ(own, np.ones(FEWEST)):
+                fitted = _slowed(fitted, typical_s(own))
+            result.append(fitted)
+        return tuple(result)
+
+    def _host(self) -> Host:
+        """Its costs, from tasks that waited for nothing else.
+
+        They begin `dispatch_s` after they are ready, and `completion_s` more after their last
+        input ended. Some also waited for a busy host, so it is the lower quartile that counts. A
+        `dispatch_s` that is known stays, since it shows best where the host has no pause.
+        """
+        host = self._topology.host
+        if self._since_ready_s and host.dispatch_s == 0:
+            host = replace(host, dispatch_s=lower_quartile(self._since_ready_s))
+        if self._since_input_s:
+            both = lower_quartile(self._since_input_s)
+            host = replace(host, completion_s=max(0.0, both - host.dispatch_s))
+        return host
+
+
+def duration_errors(topology: Topology, graph: Graph, traces: Sequence[Trace]) -> dict[str, float]:
+    """How far a topology's seconds are off those of traces, by kind of vertex, and for all.
+
+    The mean of |predicted - measured| / measured, each task weighted by its measured seconds.
+    """
+    costs = DefaultCostModel().costs(graph, topology)
+    off: dict[str, float] = {}
+    total: dict[str, float] = {}
+    for trace in traces:
+        moves = trace.is_transfer
+        tensor, link = np.maximum(trace.tensor, 0), np.maximum(trace.link, 0)
+        predicted = np.where(moves, 0.0, costs.exec_s[trace.vertex, trace.device])
+        if moves.any():
+            each = costs.fixed_s[tensor] + costs.latency_s[link]
+            each = each + graph.tensor_bytes[tensor] * costs.s_per_byte[link]
+            predicted = np.where(moves, each, predicted)
+        measured = trace.end_s - trace.begin_s
+        for row, (want, got) in enumerate(zip(measured, predicted, strict=True)):
+            kind = TRANSFER if moves[row] else graph.kinds[trace.vertex[row]]
+            for key in (kind, ALL):
+                off[key] = off.get(key, 0.0) + abs(float(got - want))
+                total[key] = total.get(key, 0.0) + float(want)
+    kinds = sorted(total, key=lambda kind: (kind == ALL, -total[kind], kind))
+    return {kind: off[kind] / total[kind] for kind in kinds if total[kind] > 0}
+
+
+def fit_link(link: Link, samples: Mapping[float, FloatArray]) -> Link:
+    """A link whose `latency + bytes / bandwidth` comes closest to samples of seconds by bytes.
+
+    The line with the least sum of absolute errors, each relative to the seconds of its size. With
+    one size only, the latency stays what it was, if it can.
+    """
+    size = np.array(list(samples), np.float64)
+    took = np.maximum([typical_s(samples[s]) for s in samples], 1e-9)
+    count = np.array([len(samples[s]) for s in samples], np.float64)
+    if size.max() == 0:
+        return replace(link, latency_s=float(np.average(took, weights=count)))
+    if size.max() < 1.5 * size.min():
+        latency = min(link.latency_s, float(took.min()) / 2)
+        slope = float(np.average((took - latency) / size, weights=count))
+        return replace(link, latency_s=latency, bandwidth_bytes_per_s=1.0 / slope)
+    latency, slope = least_absolute_line(size, took, count)
+    if latency < 0:
+        moved = size > 0
+        latency, slope = 0.0, weighted_median((took / size.clip(1))[moved], count[moved])
+    slope = max(slope, 1e-16)
+    return replace(link, latency_s=latency, bandwidth_bytes_per_s=1.0 / slope)
+
+
+def _append(samples: dict[Any, deque[float]], key: Any, value: float) -> None:
+    if key not in samples:
+        samples[key] = deque(maxlen=KEPT)
+    samples[key].append(value)
+
+
+def _idle_starts(trace: Trace) -> list[int]:
+    """The rows of tasks whose device or link had nothing else to do since they were ready."""
+    busy_until: dict[tuple[bool, int], float] = {}
+    found = []
+    places = np.where(trace.is_transfer, trace.link, trace.device).tolist()
+    rows = zip(trace.is_transfer.tolist(), places, strict=True)
+    ready, end = trace.ready_s.tolist(), trace.end_s.tolist()
+    for row, place in enumerate(rows):
+        if busy_until.get(place, 0.0) <= ready[row]:
+            found.append(row)
+        busy_until[place] = max(busy_until.get(place, 0.0), end[row])
+    return found
+
+
+def _essence(device: Device) -> Any:
+    """What devices that are alike have in common: all but where they are."""
+    plain = replace(device, name="", address="", group="", flops_per_s={})
+    return plain, tuple(sorted(device.flops_per_s.items()))
+
+
+def _alike(essences: Sequence[Any]) -> list[int]:
+    """For each the first that is equal to it."""
+    return [essences.index(one) for one in essences]
+
+
+def _from_others(signature: str, kind: int, typical: Mapping[tuple[str, int], float]) -> float:
+    """The seconds on devices of a kind that never ran a kernel, from those of another kind."""
+    other, seconds = next((k, s) for (name, k), s in typical.items() if name == signature)
+    ratios = [
+        s / typical[name, other]
+        for (name, k), s in typical.items()
+        if k == kind and typical.get((name, other), 0.0) > 0
+    ]
+    return seconds * (float(np.median(ratios)) if ratios else 1.0)
+
+
+def _transfer_s(link: Link, size: float) -> float:
+    return link.latency_s + size / link.bandwidth_bytes_per_s
+
+
+def _slowed(link: Link, ratio: float) -> Link:
+    return replace(
+        link,
+        latency_s=link.latency_s * ratio,
+        bandwidth_bytes_per_s=link.bandwidth_bytes_per_s / ratio,
+    )

@@ -1,0 +1,76 @@
+"""What the host costs: tiny tasks through the engine itself, side by side and in a row."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import inf
+
+import numpy as np
+
+from doppler.assignment import Assignment
+from doppler.engine.engine import Engine
+from doppler.engine.probe_bench import Sample
+from doppler.graph.builder import GraphBuilder
+from doppler.graph.graph import Graph, Kernel
+from doppler.graph.ops import OpKind
+from doppler.progress import track
+from doppler.topology.topology import Host
+from doppler.trace import Trace
+
+TASKS = 128  # side by side; in a row half as many
+REPEATS = 20
+BUSY = 0.9  # share of the time from which a device, not the host, is what tasks wait for
+ELEMENTS = 64
+
+
+def measure_host(engine: Engine, samples: list[Sample]) -> Host:
+    """The host's costs with which the simulator takes as long as the engine does.
+
+    Side by side, tasks keep the host busy: each takes `dispatch_s` of it, to start it and to see
+    it end. In a row, each begins `completion_s + dispatch_s` after the one before has ended.
+    """
+    dispatch, gap = inf, inf
+    # What disturbs the host only makes it slower, so the fastest run says what it needs.
+    for trace in _runs(engine, TASKS, "side by side", samples):
+        if trace.utilization().max() > BUSY:
+            dispatch = 0.0  # the host had time: the devices had none
+        dispatch = min(dispatch, trace.makespan_s / len(trace.vertex))
+    for trace in _runs(engine, TASKS // 2, "in a row", samples):
+        gap = min(gap, (trace.makespan_s - float(trace.busy_s().sum())) / len(trace.vertex))
+    completion = max(0.0, gap - dispatch)
+    return replace(engine.topology.host, dispatch_s=dispatch, completion_s=completion)
+
+
+def _runs(engine: Engine, count: int, what: str, samples: list[Sample]) -> Iterator[Trace]:
+    """Runs of tiny tasks, after the first; side by side on all devices, in a row on one."""
+    graph = tiny_tasks(count, in_a_row=what == "in a row")
+    spread = 1 if what == "in a row" else engine.topology.num_devices
+    dealt = Assignment(np.where(graph.is_input, -1, np.arange(graph.num_vertices) % spread))
+    for run in track(range(REPEATS + 1), f"measuring the host, {what}"):
+        trace = engine.run(graph, dealt)
+        if run:
+            samples.append(Sample("host", what, "", 0.0, trace.makespan_s / count))
+            yield trace
+
+
+def tiny_tasks(count: int, *, in_a_row: bool) -> Graph:
+    """A graph of so many tasks with next to nothing to do, each after the other or all at once."""
+    builder = GraphBuilder("in a row" if in_a_row else "side by side")
+    shape, size = (ELEMENTS,), 4.0 * ELEMENTS
+    block = {"block": [[0, ELEMENTS]]}
+    source = Kernel("input", (), (shape,), ("float32",), block)
+    tensor = builder.op("x", OpKind.INPUT, reads=[], output_bytes=size, kernel=source, meta_op="x")
+    reads = tensor
+    for k in range(count):
+        attributes = {"fn": "relu", "operands": [0], "axes": [[0]], **block}
+        kernel = Kernel(OpKind.INPUT_ELEMWISE, (reads,), (shape,), ("float32",), attributes)
+        tensor = builder.op(
+            *(f"y{k}", OpKind.INPUT_ELEMWISE),
+            reads=[reads],
+            output_bytes=size,
+            flops=ELEMENTS,
+            touched_bytes=2 * size,
+            kernel=kernel,
+            meta_op=f"y{k}",
+        )
+        reads = tensor if in_a_row else reads
+    return builder.build()

@@ -1,0 +1,251 @@
+"""Validation: does the simulator predict what the engine measures?"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from math import nan
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from doppler.arrays import FloatArray, IntArray, frozen
+from doppler.assignment import Assignment
+from doppler.errors import ConfigError, EngineError, MissingExtraError, OutOfMemoryError
+from doppler.executor import Executor
+from doppler.files import to_json, write_text
+from doppler.graph.graph import Graph
+from doppler.placers.registry import make_placer
+from doppler.placers.search import INSTANT, SearchConfig, search, warm_up
+from doppler.progress import report
+from doppler.sim.config import SimConfig
+from doppler.sim.simulator import Simulator
+from doppler.topology.topology import Topology
+
+FORMAT, VERSION = "doppler-validation", 1
+EVALUATIONS = 20_000  # of the longest search for good assignments
+BEST = 4  # one in so many is among the best
+CANDIDATES = 16  # for each assignment to choose
+# Shares of the assignments within so many times the best predicted makespan.
+QUALITIES = ((1.02, 0.25), (1.1, 0.25), (1.5, 0.25), (np.inf, 0.25))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Validation:
+    """Measured and predicted makespans of some assignments, one row each."""
+
+    graph: str
+    topology: str
+    placers: tuple[str, ...]  # (A,) how each assignment was made
+    measured_s: FloatArray  # (A,) mean makespan on the engine
+    spread_s: FloatArray  # (A,) standard deviation
+    predicted_s: FloatArray  # (A,) makespan in the simulator
+    failures: tuple[str, ...] = ()  # assignments that did not run, and why
+
+    @property
+    def pearson(self) -> float:
+        """Correlation of measured and predicted makespans."""
+        return _correlation("pearsonr", self.measured_s, self.predicted_s)
+
+    @property
+    def spearman(self) -> float:
+        """Correlation of their ranks."""
+        return _correlation("spearmanr", self.measured_s, self.predicted_s)
+
+    @property
+    def best_spearman(self) -> float:
+        """Correlation of the ranks among the quarter of the assignments that measured best."""
+        best = np.argsort(self.measured_s, kind="stable")[: -(-len(self.measured_s) // BEST)]
+        return _correlation("spearmanr", self.measured_s[best], self.predicted_s[best])
+
+    @property
+    def mape(self) -> float:
+        """Mean of |predicted / measured - 1|."""
+        return float(np.abs(self.errors).mean()) if len(self.placers) else nan
+
+    @property
+    def errors(self) -> FloatArray:
+        """(A,) predicted / measured - 1."""
+        return self.predicted_s / np.maximum(self.measured_s, 1e-12) - 1
+
+    def worst(self, count: int = 5) -> IntArray:
+        """The rows that are furthest off, worst first."""
+        return np.argsort(-np.abs(self.errors), kind="stable")[:count]
+
+
+def validate(
+    graph: Graph,
+    topology: Topology,
+    engine: Executor,
+    assignments: Sequence[Assignment],
+    *,
+    repeats: int = 3,
+    warm_up: int = 1,
+    config: SimConfig | None = None,
+) -> Validation:
+    """Run assignments on an engine and in the simulator, and compare.
+
+    Each runs `warm_up` times unmeasured, then `repeats` times; in turns, so that a machine that
+    gets slower does so for all. One that fails, say for want of memory, is left out and listed.
+    """
+    if repeats < 1 or warm_up < 0:
+        raise ConfigError("repeats must be at least 1, and warm_up not negative")
+    predicted = Simulator(topology, config).makespans(graph, assignments)
+    failures = {
+        i: f"{assignments[i].placer}: runs out of memory in the simulator"
+        for i in np.flatnonzero(np.isinf(predicted)).tolist()
+    }
+    measured: list[list[float]] = [[] for _ in assignments]
+    total = (warm_up + repeats) * len(assignments)
+    for step in range(total):
+        report("running assignments", step, total)
+        turn, i = divmod(step, len(assignments))
+        if i in failures:
+            continue
+        try:
+            trace = engine.run(graph, assignments[i])
+        except (EngineError, OutOfMemoryError) as error:
+            failures[i] = f"{assignments[i].placer}: {error.message}"
+            continue
+        if turn >= warm_up:
+            measured[i].append(trace.makespan_s)
+    report("running assignments", total, total)
+    ran = [i for i in range(len(assignments)) if i not in failures]
+    return Validation(
+        graph=graph.name,
+        topology=topology.name,
+        placers=tuple(assignments[i].placer for i in ran),
+        measured_s=frozen(np.array([np.mean(measured[i]) for i in ran])),
+        spread_s=frozen(np.array([np.std(measured[i]) for i in ran])),
+        predicted_s=frozen(predicted[ran]),
+        failures=tuple(failures[i] for i in sorted(failures)),
+    )
+
+
+def diverse_assignments(
+    graph: Graph, topology: Topology, count: int, seed: int = 0
+) -> list[Assignment]:
+    """Different assignments from bad to the best known, as the simulator sees it.
+
+    Heuristics, stages of searches, good assignments with some vertices moved, and random ones; of
+    these so many of each quality as `QUALITIES` says. All fit into memory. Fewer than `count`
+    where there are not as many.
+    """
+    warm_up()
+    simulator, rng = Simulator(topology), np.random.default_rng(seed)
+    pool: dict[bytes, Assignment] = {}
+
+    def add(found: Iterable[tuple[str, IntArray]]) -> None:
+        for placer, devices in found:
+            one = Assignment(np.where(graph.is_input, -1, devices), placer=placer)
+            pool.setdefault(one.devices.tobytes(), one)
+
+    def makespans() -> FloatArray:
+        return simulator.makespans(graph, list(pool.values()))
+
+    add(_heuristics(graph, topology, seed, count // 4))
+    always = len(pool)
+    starts = [assignment.devices for assignment in pool.values()]
+    add(_searched(graph, topology, starts, max(count // 4, 2), seed))
+    ranked = np.argsort(makespans(), kind="stable")[: max(len(pool) // 3, 1)]
+    good = [list(pool.values())[i].devices for i in ranked]
+    add(_varied(graph, topology, good, rng, CANDIDATES * count))
+    chosen = _of_all_qualities(makespans(), count, always, rng)
+    return [list(pool.values())[i] for i in chosen]
+
+
+def _of_all_qualities(
+    makespan_s: FloatArray, count: int, always: int, rng: np.random.Generator
+) -> list[int]:
+    """So many of some assignments: the first `always`, and of each quality its share."""
+    feasible = np.isfinite(makespan_s)
+    chosen = [i for i in range(min(always, count)) if feasible[i]]
+    left = np.setdiff1d(rng.permutation(np.flatnonzero(feasible)), chosen, assume_unique=True)
+    ratio = makespan_s / makespan_s[feasible].min(initial=np.inf)
+    wanted, low = count - len(chosen), 0.0
+    for limit, share in QUALITIES:
+        members = [i for i in left.tolist() if low <= ratio[i] < limit]
+        chosen += members[: int(share * wanted)]
+        low = limit
+    rest = sorted(set(left.tolist()) - set(chosen), key=lambda i: (ratio[i], i))
+    return sorted([*chosen, *rest[: count - len(chosen)]])
+
+
+def _heuristics(
+    graph: Graph, topology: Topology, seed: int, count: int
+) -> Iterator[tuple[str, IntArray]]:
+    """The assignments of placers that take no time, of those that are installed."""
+    for name in INSTANT[::-1][:count]:
+        try:
+            yield name, make_placer(name).place(graph, topology, seed=seed).devices
+        except MissingExtraError:
+            continue
+
+
+def _searched(
+    graph: Graph, topology: Topology, starts: Sequence[IntArray], count: int, seed: int
+) -> Iterator[tuple[str, IntArray]]:
+    """Where longer and longer searches come to, from random assignments and from good ones."""
+    rng = np.random.default_rng([seed, 1])
+    for i, evaluations in enumerate(np.geomspace(30, EVALUATIONS, count).astype(int).tolist()):
+        report("searching for assignments", i, count)
+        random = rng.integers(topology.num_devices, size=graph.num_vertices)
+        start = [np.where(graph.is_input, -1, random)] if i % 2 or not starts else list(starts)
+        config = SearchConfig(evaluations=evaluations + len(start), chains=1, hot=0.0)
+        result = search(graph, topology, start, config, seed=seed + i)
+        yield f"search, {evaluations}", result.devices
+    report("searching for assignments", count, count)
+
+
+def _varied(
+    graph: Graph,
+    topology: Topology,
+    good: Sequence[IntArray],
+    rng: np.random.Generator,
+    count: int,
+) -> Iterator[tuple[str, IntArray]]:
+    """Good assignments with some or all vertices moved at random, again and again."""
+    size, devices = len(graph.assigned), topology.num_devices
+    few = np.unique(np.geomspace(1, max(size // 8, 1), 5).astype(int)).tolist()
+    for step in range(count):
+        base = good[step // 8 % len(good)].copy()
+        if step % 8 == 0:
+            moved = size
+        elif step % 8 == 1:
+            moved = max(int(size * rng.uniform(0.15, 0.9)), 1)
+        else:
+            moved = few[rng.integers(len(few))]
+        chosen = rng.permutation(graph.assigned)[:moved]
+        base[chosen] = rng.integers(devices, size=len(chosen))
+        yield ("random" if moved == size else f"{moved} moved"), base
+
+
+def _correlation(name: str, x: FloatArray, y: FloatArray) -> float:
+    """Of two columns; nan where there is nothing to correlate."""
+    from scipy import stats
+
+    if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return nan
+    return float(getattr(stats, name)(x, y).statistic)
+
+
+def validation_document(validation: Validation) -> dict[str, Any]:
+    """The JSON object of a validation; figures that there are not are null."""
+    figures = ("pearson", "spearman", "best_spearman", "mape")
+    document: dict[str, Any] = {name: _or_none(getattr(validation, name)) for name in figures}
+    document |= {"format": FORMAT, "version": VERSION}
+    document |= {"graph": validation.graph, "topology": validation.topology}
+    document["failures"] = list(validation.failures)
+    columns = ("measured_s", "spread_s", "predicted_s")
+    document["assignments"] = {"placer": list(validation.placers)} | {
+        name: getattr(validation, name).tolist() for name in columns
+    }
+    return document
+
+
+def write_validation(validation: Validation, path: str | Path) -> None:
+    """Write a validation as JSON."""
+    write_text(Path(path), to_json(validation_document(validation)))
+
+
+def _or_none(value: float) -> float | None:
+    return None if np.isnan(value) else value

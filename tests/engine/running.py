@@ -1,0 +1,147 @@
+"""Small graphs with kernels, machines to run them on, and backends that can be watched."""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from sharding.test_evaluate import SIZES, positive_definite
+
+from doppler.arrays import IntArray
+from doppler.assignment import Assignment
+from doppler.engine.backends.base import KernelFunction
+from doppler.engine.backends.cpu import CpuBackend
+from doppler.engine.backends.null import NullBackend
+from doppler.graph import Graph
+from doppler.programs import Program, ProgramBuilder, cholesky, exp, random_inputs, relu
+from doppler.programs.registry import WORKLOADS
+from doppler.sharding import shard
+from doppler.sharding.evaluate import evaluate_graph
+from doppler.tasks import Tasks
+from doppler.topology import Device, Host, Link, Topology
+
+Arrays = dict[str, Any]
+
+
+def machine(
+    size: int = 2,
+    *,
+    slots: int = 1,
+    lanes: int = 1,
+    memory_bytes: float = float("inf"),
+    ahead: int = 0,
+) -> Topology:
+    """Equal devices, all joined by one link."""
+    speeds = {"float16": 1e9, "float32": 1e9, "float64": 1e9}
+    devices = tuple(Device(f"d{i}", speeds, 1e9, memory_bytes, slots) for i in range(size))
+    route = np.zeros((size, size), np.int64)
+    np.fill_diagonal(route, -1)
+    links = (Link("bus", 1e9, lanes=lanes),) if size > 1 else ()
+    return Topology("test", devices, links, route, Host(ahead=ahead))
+
+
+@cache
+def workload(
+    name: str, parts: int, method: str = "paper", dtype: str = "float32"
+) -> tuple[Graph, Arrays, Arrays]:
+    """A small graph of its kind, inputs, and what numpy makes of them."""
+    if name == "cholesky":
+        graph, inputs = cholesky(size=16, parts=parts, dtype=dtype), {}
+        inputs["A"] = positive_definite(16, dtype)
+    else:
+        program = WORKLOADS[name].build(**SIZES[name], dtype=dtype)
+        assert isinstance(program, Program)
+        graph, inputs = shard(program, parts, method=method), random_inputs(program, seed=1)
+    return graph, inputs, evaluate_graph(graph, inputs)
+
+
+@cache
+def chain(length: int = 6, size: int = 8) -> tuple[Graph, Arrays, Arrays]:
+    """x → relu → exp → relu → …, each one vertex."""
+    b = ProgramBuilder("chain")
+    x = b.input("x", (size,))
+    for i in range(length):
+        x = (relu, exp)[i % 2](x, name=f"f{i}")
+    graph = shard(b.build(x), 1)
+    inputs = {"x": np.linspace(-1, 0.1, size, dtype=np.float32)}
+    return graph, inputs, evaluate_graph(graph, inputs)
+
+
+def assign(graph: Graph, devices: int | Sequence[int] | IntArray, seed: int = 0) -> Assignment:
+    """Vertices on random devices of so many, or on these; in topological order."""
+    if isinstance(devices, int):
+        devices = np.random.default_rng(seed).integers(devices, size=graph.num_vertices)
+    order = [v for v in graph.topological_order.tolist() if not graph.is_input[v]]
+    return Assignment(np.where(graph.is_input, -1, devices), np.array(order))
+
+
+def assert_close(found: Arrays, expected: Arrays) -> None:
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert (found[name].dtype, found[name].shape) == (value.dtype, value.shape)
+        error = np.abs(found[name].astype(float) - value.astype(float)).max()
+        assert error <= 64 * np.finfo(value.dtype).eps * np.abs(value).max(), name
+
+
+def vertex(graph: Graph, start: str) -> int:
+    """The first vertex whose name starts like that."""
+    return next(i for i, name in enumerate(graph.vertex_names) if name.startswith(start))
+
+
+class VirtualBackend(NullBackend):
+    """The null backend in virtual time: it stands still but while the engine waits."""
+
+    def begin(self, graph: Graph, tasks: Tasks) -> None:
+        super().begin(graph, tasks)
+        self._now = 0.0
+
+    def now_s(self) -> float:
+        return self._now
+
+    def _pause(self, seconds: float) -> None:
+        self._now = self._running[0][0]
+
+
+class Spy(CpuBackend):
+    """The CPU backend, counting buffers in use; some kernels do something else as well."""
+
+    def __init__(self, topology: Topology) -> None:
+        super().__init__(topology)
+        self.instead: dict[int, Callable[[KernelFunction, Any, Any], None]] = {}
+        self.live: dict[int, dict[int, int]] = {d: {} for d in range(topology.num_devices)}
+        self.most_buffers = 0
+        self.most_bytes = [0] * topology.num_devices
+        self.given: list[int] = []  # addresses of all buffers given out
+        self.puts = 0
+
+    def run(self, task: int, device: int, kernel: Any, inputs: Any, output: Any) -> None:
+        if task in self.instead:
+            original, instead = kernel, self.instead[task]
+            kernel = lambda x, out: instead(original, x, out)  # noqa: E731
+        super().run(task, device, kernel, inputs, output)
+
+    def put(self, value: torch.Tensor, device: int) -> torch.Tensor:
+        self.puts += 1
+        return super().put(value, device)
+
+    def empty(self, device: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        value = super().empty(device, shape, dtype)
+        assert value.data_ptr() not in self.live[device], "a buffer is in use twice"
+        self.live[device][value.data_ptr()] = value.nbytes
+        self.given.append(value.data_ptr())
+        self.most_buffers = max(self.most_buffers, self.num_live)
+        self.most_bytes[device] = max(self.most_bytes[device], sum(self.live[device].values()))
+        return value
+
+    def recycle(self, device: int, value: torch.Tensor) -> None:
+        del self.live[device][value.data_ptr()]
+        super().recycle(device, value)
+
+    @property
+    def num_live(self) -> int:
+        return sum(map(len, self.live.values()))
+
+    @property
+    def num_pooled(self) -> int:
+        return sum(len(found) for free in self._pool.values() for found in free.values())
