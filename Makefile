@@ -23,9 +23,10 @@ format: $(VENV)/dev.stamp  ## put the code into shape
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/dev.stamp  ## the simulator against SimPy; the workloads against the paper
+bench: $(VENV)/dev.stamp  ## the simulator against SimPy, the workloads against the paper, the engine
 	$(BIN)/python benchmarks/simulator.py
 	$(BIN)/python benchmarks/workloads.py
+	$(BIN)/python benchmarks/engine.py
 
 clean-cache:  ## forget compiled kernels
 	find src -name "*.nb[ic]" -delete

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from doppler import errors, programs
     from doppler.assignment import Assignment, read_assignment, write_assignment
     from doppler.cost import CostModel, Costs
+    from doppler.engine.calibration import calibrate
+    from doppler.engine.engine import Engine, EngineConfig, Execution, execute
     from doppler.engine.probe import probe
     from doppler.errors import DopplerError
     from doppler.executor import Executor
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
     from doppler.trace import Trace, read_trace, write_trace
     from doppler.training.api import train
     from doppler.training.config import TrainConfig
+    from doppler.training.online import OnlinePlacer
+    from doppler.training.rotation import OnlineConfig
+    from doppler.validation import validate
 
 __version__ = "0.1.0"
 
@@ -40,6 +45,9 @@ _MODULE_OF = {
     "Device": "doppler.topology",
     "DopplerError": "doppler.errors",
     "DopplerPlacer": "doppler.placers.doppler",
+    "Engine": "doppler.engine.engine",
+    "EngineConfig": "doppler.engine.engine",
+    "Execution": "doppler.engine.engine",
     "Executor": "doppler.executor",
     "Graph": "doppler.graph",
     "GraphBuilder": "doppler.graph",
@@ -48,6 +56,8 @@ _MODULE_OF = {
     "Link": "doppler.topology",
     "LowerBounds": "doppler.placers",
     "Noise": "doppler.sim",
+    "OnlineConfig": "doppler.training.rotation",
+    "OnlinePlacer": "doppler.training.online",
     "OpKind": "doppler.graph",
     "Placer": "doppler.placers",
     "Program": "doppler.programs",
@@ -58,6 +68,8 @@ _MODULE_OF = {
     "Topology": "doppler.topology",
     "Trace": "doppler.trace",
     "TrainConfig": "doppler.training.config",
+    "calibrate": "doppler.engine.calibration",
+    "execute": "doppler.engine.engine",
     "from_networkx": "doppler.formats",
     "load_graph": "doppler.formats",
     "load_topology": "doppler.topology",
@@ -72,6 +84,7 @@ _MODULE_OF = {
     "simulate": "doppler.sim",
     "to_networkx": "doppler.formats",
     "train": "doppler.training.api",
+    "validate": "doppler.validation",
     "write_assignment": "doppler.assignment",
     "write_graph": "doppler.graph",
     "write_topology": "doppler.topology",
@@ -86,6 +99,9 @@ __all__ = [
     "Device",
     "DopplerError",
     "DopplerPlacer",
+    "Engine",
+    "EngineConfig",
+    "Execution",
     "Executor",
     "Graph",
     "GraphBuilder",
@@ -94,6 +110,8 @@ __all__ = [
     "Link",
     "LowerBounds",
     "Noise",
+    "OnlineConfig",
+    "OnlinePlacer",
     "OpKind",
     "Placer",
     "Program",
@@ -104,7 +122,9 @@ __all__ = [
     "Topology",
     "Trace",
     "TrainConfig",
+    "calibrate",
     "errors",
+    "execute",
     "from_networkx",
     "load_graph",
     "load_topology",
@@ -120,6 +140,7 @@ __all__ = [
     "simulate",
     "to_networkx",
     "train",
+    "validate",
     "write_assignment",
     "write_graph",
     "write_topology",

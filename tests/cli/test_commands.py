@@ -14,7 +14,10 @@ from doppler.topology import Topology
 from doppler.trace import read_trace
 
 REFERENCE_TEXT = "4\n0,\n0, 1,\n1, 2,\n2,8,einsummable\n3,12,formation\n4,16\n"
-VERBS = ("demo", "shard", "import", "show", "place", "simulate", "compare", "list")
+VERBS = (
+    *("demo", "shard", "import", "show", "place", "simulate", "compare", "list"),
+    *("train", "execute", "probe", "validate"),
+)
 
 
 def test_help_names_every_verb(dop: Dop) -> None:

@@ -6,18 +6,22 @@ import signal
 import subprocess
 import sys
 import time
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 from command_line import Dop
+from rich.console import Console
 
 pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
+from doppler.cli.training_view import View
 from doppler.graph import write_graph
 from doppler.policies.checkpoint import load_policy
 from doppler.programs import random_dag
+from doppler.training.trainer import RealProgress
 
 QUICK = """
 threads = 1
@@ -116,6 +120,62 @@ def test_transfer(dop: Dop, here: Path) -> None:
         assert tensor.equal(theirs.state_dict()[name])
 
 
+def test_the_real_system(dop: Dop, here: Path) -> None:
+    """Stage III on an engine whose tasks take no time, after a run and in one go."""
+    quick = ("--config", "quick.toml", "--stages")
+    dop("train", "graph.json", "--config", "quick.toml", "-o", "parent")
+    more = ("--from", "parent", "--backend", "null", "--episodes", "16")
+    result = dop("train", "graph.json", *quick, "real", *more, "-o", "real")
+    assert (result.code, result.err) == (0, "")
+    for word in ("measured", "speedup", "runs", "failed", "simulator off by", "±"):
+        assert word in result.out
+    place = "dop place graph.json --topology real/best/random-dag-12@p100x4.topology.json"
+    assert place in result.out
+    assert dop(*place.split()[1:], "--placer", "doppler:real").code == 0
+    metrics = (here / "real/metrics.jsonl").read_text().splitlines()
+    last = json.loads(metrics[-1])
+    assert (len(metrics), last["stage"], last["failures"]) == (2, "real", 0)
+    assert config(here / "real")["real"]["backend"] == "null"
+    assert dop("train", "--resume", "-o", "real").code == 0
+    whole = ("imitation,sim,real", "--backend", "null", "--episodes", "8", "--json")
+    (row,) = dop("train", "graph.json", *quick, *whole, "-o", "whole").json()["exercises"]
+    assert (row["episodes"], row["gap"]) == (24 + 8, None)
+    assert row["measured"]["runs"] > 8
+    assert row["makespan_s"] > 0
+
+
+def test_what_is_shown_of_the_real_system() -> None:
+    progress = RealProgress(
+        stage="real",
+        update=1,
+        episodes=8,
+        share=0.5,
+        seconds=10.0,
+        exercise="graph@machine",
+        mean_s=0.02,
+        least_s=0.015,
+        best_s=0.012,
+        bound_s=0.013,
+        loss=1.0,
+        lr=1e-3,
+        spread_s=0.0003,
+        runs=21,
+        failures=2,
+        replaced=1,
+        speedup=1.1,
+        sim_error=0.05,
+    )
+    view = View(["graph@machine"], 20.0, last_stage="real", live=False)
+    view.show(progress)
+    assert view.line(progress) == (
+        "real 50.0 %, 8 episodes, 0/s, 10 s left: graph@machine mean 20 ms, best 12 ± 0.3 ms, "
+        "21 runs, 2 failed, simulator off by 5.0 %"
+    )
+    console = Console(width=100, record=True, file=StringIO())
+    console.print(view.picture(progress))
+    assert "12 ± 0.3 ms" in console.export_text()
+
+
 def test_stopped_and_resumed_in_processes_of_their_own(here: Path, dop: Dop) -> None:
     """Ctrl-C saves, says how to go on, and the end is the same."""
     long = ("--config", "quick.toml", "--episodes", "1600", "--checkpoint-every", "0.5")
@@ -156,7 +216,12 @@ def test_stopped_and_resumed_in_processes_of_their_own(here: Path, dop: Dop) -> 
         ("graph.json -o run --config nowhere.toml", ["no file `nowhere.toml`"]),
         ("graph.json -o run --config bad.toml", ["`bad.toml`: unknown key `sed`", "`seed`?"]),
         ("graph.json -o run --preset papr", ["no training preset named `papr`", "`paper`?"]),
-        ("graph.json -o run --stages sim,real", ["no stage named `real`"]),
+        ("graph.json -o run --stages sim,reel", ["no stage named `reel`", "did you mean `real`?"]),
+        ("graph.json -o run --stages real", ["begins with a policy", "hint: go on", "--from"]),
+        ("graph.json -o run --backend cpu", ["--backend is for stage `real`", "--stages real"]),
+        ("graph.json -o run --stages sim,real --backend cup", ["no backend named `cup`", "`cpu`?"]),
+        ("graph.json -o run --stages sim,real", ["graph `random-dag-12` has no kernels to run"]),
+        ("graph.json -o run --stages sim,real -t p100x4 -t v100x8", ["runs on one machine"]),
         ("graph.json -o run --stages ,", ["no stage"]),
         ("graph.json -o run --seconds 0", ["seconds is 0"]),
         ("graph.json -o run --seconds 1 --episodes 8", ["--episodes and --seconds do not go"]),

@@ -131,5 +131,6 @@ class _Bar:
 
 def _say_if_compiling() -> None:
     kernel = sys.modules.get("doppler.sim.kernel")
-    if kernel is None or not kernel.run_batch.signatures:
+    run_batch = getattr(kernel, "run_batch", None)  # it may be half imported
+    if run_batch is None or not run_batch.signatures:
         note("compiling the simulator for this machine: about 8 s, the first time only …")

@@ -104,7 +104,7 @@ def _print_topology(topology: "Topology") -> None:
 
 
 def _alike(topology: "Topology") -> list[tuple[str, "Device"]]:
-    """Runs of devices that differ in nothing but name and address: first … last, and one of them."""
+    """Runs of devices that differ but in name and address: first … last, and one of them."""
     runs: list[list[Device]] = []
     for device in topology.devices:
         first = runs[-1][0] if runs else None

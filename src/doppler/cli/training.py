@@ -17,15 +17,12 @@ from doppler.cli.output import (
     print_json,
     seconds,
     showing_progress,
-    spread,
     stdout,
     table,
 )
 from doppler.errors import ConfigError, Interrupted
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from doppler.training.config import TrainConfig
     from doppler.training.run import Result, Run
 
@@ -274,9 +271,11 @@ def _document_of(run: "Run", results: "list[Result]", output: Path) -> dict[str,
 def _print(run: "Run", results: "list[Result]", output: Path, how_to_place: str) -> None:
     from rich.markup import escape
 
+    from doppler.cli.training_view import measured_table
+
     out = stdout()
     if any(result.measured for result in results):
-        out.print(_measured(results))
+        out.print(measured_table(results))
     shown = table("exercise", "best makespan", "bound", "gap", "episodes", "trained")
     for result in results:
         if result.measured is not None:
@@ -295,25 +294,3 @@ def _print(run: "Run", results: "list[Result]", output: Path, how_to_place: str)
     took = seconds(run.trainer.seconds)
     out.print(f"trained for {took}; the run is in {output}", markup=False)
     out.print(f"place with it:\n  {how_to_place}", markup=False, soft_wrap=True)
-
-
-def _measured(results: "list[Result]") -> "Table":
-    """What stage real has measured."""
-    from rich.markup import escape
-
-    shown = table(
-        "exercise", "measured", "speedup", "runs", "failed", "simulator off by", "trained"
-    )
-    for result in results:
-        if (measured := result.measured) is not None:
-            off = measured.sim_error
-            shown.add_row(
-                escape(result.exercise),
-                spread(result.makespan_s, measured.spread_s),
-                f"{measured.speedup:.3f}",
-                str(measured.runs),
-                str(measured.failures),
-                "" if off is None else percent(off),
-                seconds(result.seconds),
-            )
-    return shown

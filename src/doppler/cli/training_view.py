@@ -13,7 +13,9 @@ from doppler.placers.bounds import gap
 if TYPE_CHECKING:
     from rich.console import Group
     from rich.live import Live
+    from rich.table import Table
 
+    from doppler.training.run import Result
     from doppler.training.trainer import Progress, RealProgress
 
 PAUSE_S = 10.0  # between lines
@@ -141,6 +143,28 @@ class View:
             shown.add_row(escape(p.exercise), seconds(p.mean_s), *_best(p))
         bar: Any = ProgressBar(total=1.0, completed=progress.share, width=40)
         return Group(self.headline(progress), bar, shown)
+
+
+def measured_table(results: "list[Result]") -> "Table":
+    """What stage `real` came to."""
+    from rich.markup import escape
+
+    shown = table(
+        "exercise", "measured", "speedup", "runs", "failed", "simulator off by", "trained"
+    )
+    for result in results:
+        if (measured := result.measured) is not None:
+            off = measured.sim_error
+            shown.add_row(
+                escape(result.exercise),
+                spread(result.makespan_s, measured.spread_s),
+                f"{measured.speedup:.3f}",
+                str(measured.runs),
+                str(measured.failures),
+                "" if off is None else percent(off),
+                seconds(result.seconds),
+            )
+    return shown
 
 
 def clock(value: float) -> str:

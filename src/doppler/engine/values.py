@@ -45,7 +45,7 @@ class Loaded:
         else:
             whole = {name: np.asarray(value) for name, value in inputs.items()}
             blocks = input_blocks(self.graph, whole)
-            self._blocks = {t: torch.tensor(block) for t, block in blocks.items()}
+            self._blocks = {t: _tensor(block) for t, block in blocks.items()}
 
     def kernel(self, v: int) -> KernelFunction | None:
         """The compiled kernel of a vertex."""
@@ -132,6 +132,12 @@ class Values:
         if tensor not in self._results:
             return False
         return device == int(self._tasks.devices[self._graph.tensor_producer[tensor]])
+
+
+def _tensor(block: Array) -> torch.Tensor:
+    """An array as a tensor; a copy only where torch cannot share its memory."""
+    block = np.ascontiguousarray(block)
+    return torch.from_numpy(block if block.flags.writeable else block.copy())
 
 
 def random_blocks(graph: Graph, seed: int = 0) -> dict[int, torch.Tensor]:

@@ -1,4 +1,4 @@
-"""Training: imitation, then reinforcement on the simulator (Sec. 5). Needs torch."""
+"""Training: imitation, reinforcement on the simulator, and on the real system (Sec. 5)."""
 
 from importlib.util import find_spec
 

@@ -2,12 +2,15 @@
 
 import hashlib
 from collections.abc import Sequence
+from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from doppler.assignment import Assignment, read_assignment
 from doppler.errors import ConfigError, Interrupted
+from doppler.executor import Executor
 from doppler.graph.graph import Graph
 from doppler.placers.doppler import POLICY_FILE, DopplerPlacer
 from doppler.policies.checkpoint import load_policy
@@ -15,7 +18,16 @@ from doppler.policies.dual import DualPolicy
 from doppler.topology.topology import Topology
 from doppler.training.config import TrainConfig
 from doppler.training.manifest import Manifest, distinct
-from doppler.training.run import Run, check_device, resume_run, start_run, stopping, warm_up
+from doppler.training.run import (
+    MakeExecutor,
+    Run,
+    check_device,
+    resume_run,
+    start_run,
+    stopping,
+    warm_up,
+)
+from doppler.training.run_dir import BEST, BEST_FILES
 from doppler.training.trainer import Trainer
 
 Start = DopplerPlacer | str | Path  # a trained placer, a run or a checkpoint
@@ -28,11 +40,13 @@ def train(
     *,
     out: str | Path | None = None,
     start: Start | None = None,
+    executor: Executor | None = None,
 ) -> DopplerPlacer:
     """A placer trained on every graph on every topology.
 
     `out` is a new directory for the run: checkpoints, metrics and the best assignments. `start` is
-    what to go on from; its policy's shape replaces the config's. Ctrl-C saves first.
+    what to go on from; its policy's shape replaces the config's. Stage `real` runs assignments on
+    `executor`; without one, on an engine with the config's backend. Ctrl-C saves first.
     """
     policy = None if start is None else starting_policy(start)
     manifest = make_manifest(
@@ -43,19 +57,27 @@ def train(
         command="doppler.train",
         parent=None if start is None else describe(start),
     )
-    if out is not None:
-        return finish(start_run(manifest, Path(out), policy=policy))
-    check_device(manifest.config.device)
-    warm_up(manifest)
-    trainer = Trainer(manifest.pairs, manifest.config, policy=policy)
-    for _ in trainer.run():
-        pass
+    starts = [] if start is None else starting_assignments(start)
+    with ExitStack() as stack:
+        make = executors(stack, executor)
+        if out is not None:
+            path = Path(out)
+            run = start_run(manifest, path, policy=policy, starts=starts, make_executor=make)
+            return finish(run)
+        check_device(manifest.config.device)
+        warm_up(manifest)
+        trainer = Trainer(
+            manifest.pairs, manifest.config, policy=policy, executor=make(manifest), starts=starts
+        )
+        for _ in trainer.run():
+            pass
     return DopplerPlacer(trainer.policy)
 
 
-def resume(out: str | Path) -> DopplerPlacer:
+def resume(out: str | Path, *, executor: Executor | None = None) -> DopplerPlacer:
     """The placer of a run, trained to its end."""
-    return finish(resume_run(Path(out)))
+    with ExitStack() as stack:
+        return finish(resume_run(Path(out), make_executor=executors(stack, executor)))
 
 
 def finish(run: Run) -> DopplerPlacer:
@@ -81,6 +103,17 @@ def make_manifest(
     """What a run is started with: names made distinct, and the shape of a policy to go on from."""
     if not graphs or not topologies:
         raise ConfigError("training needs at least one graph and one topology")
+    if "real" in config.stages and len(topologies) > 1:
+        raise ConfigError(
+            f"stage `real` runs on one machine, not on {len(topologies)} topologies",
+            hint="give it the topology of the machine it runs on",
+        )
+    if config.stages[0] == "real" and policy is None:
+        raise ConfigError(
+            "stage `real` begins with a policy that has learned something",
+            hint="go on from a run (--from runs/x), or put imitation and sim before it "
+            "(--stages imitation,sim,real)",
+        )
     return Manifest(
         config=config if policy is None else replace(config, policy=policy.config),
         graphs=distinct(graphs),
@@ -88,6 +121,39 @@ def make_manifest(
         command=command,
         parent=parent,
     )
+
+
+def executors(stack: ExitStack, executor: Executor | None = None) -> MakeExecutor:
+    """What gives a run its executor: this one, or an engine that is closed with the stack."""
+
+    def make(manifest: Manifest) -> Executor | None:
+        if executor is not None or "real" not in manifest.config.stages:
+            return executor
+        from doppler.engine.engine import Engine, EngineConfig
+
+        config = manifest.config
+        engine = Engine(
+            manifest.topologies[0],
+            config.real.backend,
+            EngineConfig(
+                strategy=config.strategy,
+                limit_memory=config.limit_memory,
+                timeout_s=config.real.timeout_s,
+            ),
+        )
+        stack.enter_context(engine)
+        for graph in manifest.graphs:  # a graph that it cannot run is a mistake best known now
+            engine.load(graph)
+        return engine
+
+    return make
+
+
+def starting_assignments(start: Start) -> list[Assignment]:
+    """The best assignments of a run to go on from."""
+    if isinstance(start, DopplerPlacer) or not Path(start).is_dir():
+        return []
+    return [read_assignment(file) for file in sorted((Path(start) / BEST).glob(BEST_FILES))]
 
 
 def starting_policy(start: Start) -> DualPolicy:

@@ -7,8 +7,9 @@ from doppler.policies.dual import PolicyConfig
 from doppler.scheduler.choose import FIFO, ORDER, check_strategy
 from doppler.sim.config import SimConfig
 from doppler.sim.noise import Noise
+from doppler.training.confidence import check_race
 
-STAGES = ("imitation", "sim")
+STAGES = ("imitation", "sim", "real")
 MESSAGES = ("episode", "step")
 DRAWS = 4  # of the noise, over which assignments are compared
 
@@ -29,7 +30,7 @@ class ExpertConfig:
     samples: int = 4  # the best of a batch, which are improved
     elites: int = 2  # members of the pool that are improved as well
     lessons: int = 16  # members of the pool that PLC imitates in an update
-    pool: int = 32  # best assignments kept per graph
+    pool: int = 8  # best assignments kept per graph
     moves: int = 1000  # of the search, per assignment
     hot: float = 3e-3  # temperature of the search, as a share of the makespan
     cold: float = 1e-5
@@ -76,14 +77,65 @@ class ReinforceConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RealConfig:
+    """Stage III: reinforce on the real system (Sec. 5), where every run takes as long as it takes.
+
+    The policy samples, the simulator picks whom to run, and what was measured teaches.
+    """
+
+    episodes: int = 512  # assignments of the policy that are run, per graph
+    batch: int = 8
+    samples: int = 64  # from which the simulator, recalibrated as traces come, picks a batch
+    plain: int = 2  # of a batch: those that are not picked, to explore
+    moves: int = 2000  # of a search on that simulator from the incumbent: it is run as well
+    lr: tuple[float, float] = (2e-3, 1e-4)
+    temperature: tuple[float, float] = (0.5, 0.2)
+    epsilon: tuple[float, float] = (0.0, 0.0)
+    alike: bool = True
+    entropy: float = 1e-3
+    reinforce: float = 0.5
+    lessons: int = 16  # assignments that PLC imitates: the incumbent, and the fastest measured
+    running_mean: bool = False  # the baseline: of all runs so far, or of the batch
+    warm_up: int = 1  # the first runs of an assignment in an update, which do not count
+    repeats: int = 1  # runs of an assignment that do
+    most: int = 16  # runs of a challenger, and of the incumbent, until one of them has won
+    confidence: float = 0.95  # with which a challenger must be faster to become the incumbent
+    backend: str = "cpu"  # of the engine, where no other executor is given
+    timeout_s: float = 60.0  # of that engine
+
+    def __post_init__(self) -> None:
+        if not min(self.temperature) >= 0:
+            raise ConfigError(f"real.temperature is {self.temperature}, must not be negative")
+        if not 0 <= min(self.epsilon) <= max(self.epsilon) <= 1:
+            raise ConfigError(f"real.epsilon is {self.epsilon}, must be between 0 and 1")
+        if not 0 <= self.plain <= self.batch <= self.samples:
+            raise ConfigError("real: plain must be at most batch, and batch at most samples")
+        for name in ("plain", "moves", "lessons", "warm_up"):
+            if (value := getattr(self, name)) < 0:
+                raise ConfigError(f"real.{name} is {value}, must not be negative")
+        if self.repeats < 1:
+            raise ConfigError(f"real.repeats is {self.repeats}, must be at least 1")
+        if not self.timeout_s > 0:
+            raise ConfigError(f"real.timeout_s is {self.timeout_s}, must be positive")
+        check_race(self.confidence, self.most)
+
+    @property
+    def reinforcement(self) -> ReinforceConfig:
+        """The same for what Stages II and III have in common."""
+        names = ("batch", "lr", "temperature", "epsilon", "alike", "entropy", "reinforce")
+        return ReinforceConfig(expert=None, **{name: getattr(self, name) for name in names})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:
     """Everything about a training run but its graphs and topologies."""
 
     preset: str = "default"  # where the other values came from
-    stages: tuple[str, ...] = STAGES
+    stages: tuple[str, ...] = ("imitation", "sim")
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     imitation: ImitationConfig = field(default_factory=ImitationConfig)
     sim: ReinforceConfig = field(default_factory=ReinforceConfig)
+    real: RealConfig = field(default_factory=RealConfig)
     variants: int = 0  # copies of every graph with other costs, to train on as well
     variation: float = 0.4  # sigma of the logarithm of the factors on those costs
     noise: Noise = field(default_factory=Noise)
@@ -149,6 +201,23 @@ PRESETS = {
             anchor=0.0,
             running_mean=True,  # Sec. 4.1
             expert=None,
+        ),
+        # The paper gives no numbers for Stage III alone: those of all RL, and as many episodes as
+        # it fine-tunes for another machine (Sec. 6, Q5).
+        real=RealConfig(
+            episodes=2000,
+            batch=1,
+            samples=1,
+            plain=1,
+            moves=0,
+            lr=(1e-4, 1e-7),
+            temperature=(0.0, 0.0),
+            epsilon=(0.2, 0.0),
+            alike=False,
+            entropy=1e-2,
+            reinforce=1.0,
+            lessons=0,
+            running_mean=True,
         ),
     ),
 }

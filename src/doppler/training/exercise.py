@@ -1,11 +1,13 @@
 """Exercise: one graph on one topology that a policy is trained on."""
 
+from collections.abc import Sequence
 from math import inf
 
 import numpy as np
 
 from doppler.arrays import FloatArray, IntArray
 from doppler.assignment import Assignment
+from doppler.executor import Executor
 from doppler.graph.graph import Graph
 from doppler.mdp.instance import make_instance
 from doppler.mdp.rollout import Rollouts
@@ -14,8 +16,11 @@ from doppler.placers.bounds import lower_bounds
 from doppler.policies.acting import Actor
 from doppler.sim.simulator import Simulator
 from doppler.topology.topology import Topology
+from doppler.trace import Trace
 from doppler.training.config import TrainConfig
 from doppler.training.expert import Expert
+from doppler.training.measuring import Bench, Measured
+from doppler.training.prediction import Predictor
 
 OUT_OF_MEMORY = 2.0  # makespans that cannot run count as so many times the worst that can
 
@@ -23,21 +28,39 @@ OUT_OF_MEMORY = 2.0  # makespans that cannot run count as so many times the wors
 class Exercise:
     """A graph on a topology, and what training has found out about it."""
 
-    def __init__(self, graph: Graph, topology: Topology, config: TrainConfig) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        topology: Topology,
+        config: TrainConfig,
+        *,
+        executor: Executor | None = None,
+        starts: Sequence[Assignment] = (),
+    ) -> None:
+        """Stage III needs the executor; `starts` are what it may begin with, the best first."""
         self.graph, self.topology, self.config = graph, topology, config
         self.threads = config.threads or len(cores()) or 1
-        self.instance = make_instance(graph, topology)
-        self.actor = Actor(self.instance, config.device, threads=self.threads)
+        self.see(topology)
         self.simulator = Simulator(topology, config.sim_config)
         self.bound_s = lower_bounds(graph, topology).best_s
         self.expert: Expert | None = None
         if config.sim.expert is not None and config.policy.place and "sim" in config.stages:
             self.expert = Expert(graph, topology, config, self.threads)
+        self.starts = list(starts)
+        self.bench: Bench | None = None
+        if executor is not None and "real" in config.stages:
+            self.bench = Bench(executor, graph, topology, config.real, self._predictor())
         self.mean_s = 0.0  # of all episodes of Stage II so far
         self.episodes = 0  # of Stage II
-        self.best_s = inf  # of all assignments that the policy made, or the expert
+        # Of all assignments that the policy made, or the expert; in Stage III, the incumbent's.
+        self.best_s = inf
         self.best_devices = np.where(graph.is_input, -1, 0)
         self.best_order: IntArray | None = None
+
+    def see(self, topology: Topology) -> None:
+        """Let the policy see the costs of this topology."""
+        self.instance = make_instance(self.graph, topology)
+        self.actor = Actor(self.instance, self.config.device, threads=self.threads)
 
     @property
     def label(self) -> str:
@@ -75,6 +98,32 @@ class Exercise:
         row = devices.reshape(1, -1)
         return float(np.mean([self.simulator.makespans(self.graph, row, seed=s) for s in seeds]))
 
+    def measured(self) -> Measured | None:
+        """What Stage III has measured, once it has begun."""
+        if self.bench is None or self.bench.incumbent is None:
+            return None
+        return self.bench.measured()
+
+    def keep_incumbent(self) -> None:
+        """From Stage III on, the best is the incumbent, and its makespan what was measured."""
+        assert self.bench is not None
+        assert self.bench.incumbent is not None
+        self.best_s, self.best_devices = self.bench.incumbent_s, self.bench.incumbent
+        self.best_order = None
+
+    def best_trace(self) -> Trace:
+        """The trace of the best assignment: measured, or simulated before Stage III."""
+        if self.bench is not None and self.bench.trace is not None:
+            return self.bench.trace
+        return self.simulator.run(self.graph, self.best(), self.config.seed)
+
+    def recalibrated(self) -> Topology | None:
+        """The topology with the costs that Stage III has measured, once it has begun."""
+        if self.bench is None or self.bench.incumbent is None:
+            return None
+        self.bench.predictor.recalibrate()  # from the same traces as the next update would
+        return self.bench.predictor.calibrated
+
     def best(self) -> Assignment:
         """The best assignment known."""
         return Assignment(
@@ -83,6 +132,16 @@ class Exercise:
             placer="doppler",
             topology=self.topology.name,
             graph=self.graph.digest(),
+        )
+
+    def _predictor(self) -> Predictor:
+        return Predictor(
+            self.graph,
+            self.topology,
+            self.config.sim_config,
+            draws=self.config.draws,
+            seed=self.config.seed,
+            threads=self.threads,
         )
 
     def _finite(self, makespans: FloatArray) -> FloatArray:

@@ -12,11 +12,12 @@ from time import monotonic
 from typing import Any, Protocol
 
 from doppler.errors import MissingExtraError
-from doppler.training.trainer import Progress
+from doppler.training.trainer import Progress, RealProgress
 
 FILE = "metrics.jsonl"
 EVENTS = "tensorboard"  # folder of its events
 PAUSE_S = 0.2  # between what is sent of one exercise: plots show a thousand points at most
+MEASURED = ("spread_s", "runs", "failures", "speedup", "sim_error")  # plotted of Stage III
 PROJECT = "doppler"  # at Weights & Biases
 
 
@@ -149,7 +150,10 @@ class Thinned:
 def scalars_of(progress: Progress) -> dict[str, float]:
     """The numbers that are plotted, by `stage/exercise/name`."""
     values = {name: getattr(progress, name) for name in ("mean_s", "least_s", "best_s", "loss")}
-    if progress.bound_s > 0:
+    if isinstance(progress, RealProgress):  # the bound is the simulator's
+        measured = {name: getattr(progress, name) for name in MEASURED}
+        values |= {name: value for name, value in measured.items() if value is not None}
+    elif progress.bound_s > 0:
         values["gap"] = progress.best_s / progress.bound_s - 1
     prefix = f"{progress.stage}/{progress.exercise}"
     named = {f"{prefix}/{name}": value for name, value in values.items() if isfinite(value)}

@@ -2,7 +2,7 @@
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,12 +12,15 @@ from typing import Self
 
 import torch
 
+from doppler.assignment import Assignment
 from doppler.errors import ConfigError, Interrupted
+from doppler.executor import Executor
 from doppler.graph.builder import GraphBuilder
 from doppler.placers.bounds import gap
 from doppler.policies.dual import DualPolicy
 from doppler.training.config_io import config_to
 from doppler.training.manifest import Manifest
+from doppler.training.measuring import Measured
 from doppler.training.metrics import (
     MetricsFile,
     Plots,
@@ -30,6 +33,7 @@ from doppler.training.run_dir import RunDir, Tally, explained
 from doppler.training.trainer import Progress, Trainer
 
 SAVE_EVERY_S = 30.0
+MakeExecutor = Callable[[Manifest], Executor | None]  # for a run's Stage III
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,14 @@ class Result:
     episodes: int  # in all stages
     seconds: float
     assignment: Path
+    measured: Measured | None = None  # in Stage III, where `makespan_s` is measured as well
+
+    @property
+    def recalibrated(self) -> Path | None:
+        """The topology as Stage III measured it."""
+        if self.measured is None:
+            return None
+        return self.assignment.with_name(self.assignment.name.replace(".assignment.", ".topology."))
 
 
 class Run:
@@ -139,6 +151,7 @@ class Run:
                 episodes=self.tally.episodes.get(exercise.label, 0),
                 seconds=self.tally.seconds.get(exercise.label, 0.0),
                 assignment=path,
+                measured=exercise.measured(),
             )
             for exercise, path in zip(exercises, self.directory.best_files(exercises), strict=True)
         ]
@@ -177,17 +190,22 @@ def start_run(
     path: Path,
     *,
     policy: DualPolicy | None = None,
+    starts: Sequence[Assignment] = (),
+    make_executor: MakeExecutor | None = None,
     save_every_s: float = SAVE_EVERY_S,
     wandb: bool = False,
 ) -> Run:
-    """A new run in an empty directory, going on from a policy if there is one."""
+    """A new run in an empty directory, going on from a policy and assignments if there are any."""
     check_device(manifest.config.device)
     if wandb:
         require_wandb()
+    executor = None if make_executor is None else make_executor(manifest)
     directory = RunDir.create(path)
     try:
         warm_up(manifest)
-        trainer = Trainer(manifest.pairs, manifest.config, policy=policy)
+        trainer = Trainer(
+            manifest.pairs, manifest.config, policy=policy, executor=executor, starts=starts
+        )
         tally = Tally()
         directory.save(trainer, tally, manifest)
         directory.write_manifest(manifest)
@@ -197,7 +215,13 @@ def start_run(
         raise
 
 
-def resume_run(path: Path, *, save_every_s: float = SAVE_EVERY_S, wandb: bool = False) -> Run:
+def resume_run(
+    path: Path,
+    *,
+    make_executor: MakeExecutor | None = None,
+    save_every_s: float = SAVE_EVERY_S,
+    wandb: bool = False,
+) -> Run:
     """The run in a directory, where its checkpoint was taken."""
     if wandb:
         require_wandb()
@@ -205,8 +229,9 @@ def resume_run(path: Path, *, save_every_s: float = SAVE_EVERY_S, wandb: bool = 
     try:
         manifest = directory.read_manifest()
         check_device(manifest.config.device)
+        executor = None if make_executor is None else make_executor(manifest)
         warm_up(manifest)
-        trainer = Trainer(manifest.pairs, manifest.config)
+        trainer = Trainer(manifest.pairs, manifest.config, executor=executor)
         tally = directory.load(trainer)
         return Run(manifest, directory, trainer, tally, save_every_s=save_every_s, wandb=wandb)
     except BaseException:
@@ -222,6 +247,7 @@ def warm_up(manifest: Manifest) -> None:
     config, expert = manifest.config, manifest.config.sim.expert
     small = replace(
         config,
+        stages=tuple(stage for stage in config.stages if stage != "real") or ("sim",),
         policy=replace(config.policy, width=2, rounds=min(config.policy.rounds, 1)),
         imitation=replace(config.imitation, episodes=1, batch=1),
         sim=replace(

@@ -8,7 +8,8 @@ runs/x/
 ├── tensorboard/                     events, where TensorBoard is installed
 ├── state.safetensors                all that changes in training: what `--resume` reads
 ├── policy.safetensors               the policy in it: what placers load
-└── best/GRAPH@TOPOLOGY.*.json       the best assignments known, and their traces
+└── best/GRAPH@TOPOLOGY.*.json       the best assignments known, and their traces; after Stage III
+                                     these are measured, and there is the topology as measured
 ```
 
 `state.safetensors` is the checkpoint: it is replaced in one step, and first; the policy and the
@@ -36,6 +37,7 @@ from doppler.policies.checkpoint import (
     save_policy,
     write_tensors,
 )
+from doppler.topology.io import write_topology
 from doppler.trace import write_trace
 from doppler.training import manifest as manifests
 from doppler.training.exercise import Exercise
@@ -43,7 +45,8 @@ from doppler.training.manifest import Manifest, file_names, read_manifest, write
 from doppler.training.trainer import Trainer
 
 FORMAT, VERSION = "doppler-training", 1
-STATE_FILE, LOCK_FILE, BEST = "state.safetensors", ".lock", "best"
+STATE_FILE, LOCK_FILE = "state.safetensors", ".lock"
+BEST, BEST_FILES = "best", "*.assignment.json"
 
 
 @dataclass(slots=True)
@@ -204,8 +207,9 @@ def _what(error: OSError, path: Path) -> str:
 def _write_best(exercise: Exercise, path: Path) -> None:
     path.parent.mkdir(exist_ok=True)
     assignment = exercise.best()
-    trace = exercise.simulator.run(exercise.graph, assignment, exercise.config.seed)
-    write_trace(trace, path.with_name(path.name.replace(".assignment.", ".trace.")))
+    if (topology := exercise.recalibrated()) is not None:
+        write_topology(topology, path.with_name(path.name.replace(".assignment.", ".topology.")))
+    write_trace(exercise.best_trace(), path.with_name(path.name.replace(".assignment.", ".trace.")))
     write_assignment(assignment, path)
 
 

@@ -1,16 +1,18 @@
 """Trainer: runs the stages, one update at a time, so that it can stop and go on anywhere."""
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from math import inf, isfinite
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from doppler.arrays import FloatArray
-from doppler.errors import ConfigError, TrainingError
+from doppler.assignment import Assignment
+from doppler.errors import AssignmentError, ConfigError, TrainingError
+from doppler.executor import Executor
 from doppler.graph.graph import Graph
 from doppler.policies.dual import DualPolicy, make_policy
 from doppler.policies.threads import one_thread
@@ -18,13 +20,16 @@ from doppler.topology.topology import Topology
 from doppler.training.config import TrainConfig
 from doppler.training.exercise import Exercise
 from doppler.training.imitation import imitate
+from doppler.training.measuring import Measured
 from doppler.training.per_step import reinforce_by_steps
+from doppler.training.real import refine
 from doppler.training.reinforce import between, reinforce
 from doppler.training.variants import vary
 
+Value = TypeVar("Value")
 Update = Callable[[DualPolicy, Exercise, TrainConfig, float, int], tuple[Tensor, FloatArray]]
-UPDATES: dict[str, Update] = {"imitation": imitate, "sim": reinforce}
-IMITATION_SHARE = 0.1  # of a budget in seconds, at most
+UPDATES: dict[str, Update] = {"imitation": imitate, "sim": reinforce, "real": refine}
+SHARES = {"imitation": 0.1, "sim": 0.5, "real": 1.0}  # of what is left of a budget, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,11 @@ class Progress:
     lr: float
 
 
+@dataclass(frozen=True, slots=True)
+class RealProgress(Measured, Progress):
+    """One update of Stage III: makespans are measured, `best_s` is the incumbent's mean."""
+
+
 class Trainer:
     """Trains a policy on exercises, in stages.
 
@@ -59,19 +69,34 @@ class Trainer:
         config: TrainConfig,
         *,
         policy: DualPolicy | None = None,
+        executor: Executor | None = None,
+        starts: Sequence[Assignment] = (),
     ) -> None:
-        """`policy` is one to go on from; its shape replaces the config's."""
+        """`policy` is one to go on from; its shape replaces the config's.
+
+        Stage III runs assignments on `executor`, first of all those `starts` that are for the
+        graph at hand.
+        """
         if not pairs:
             raise ConfigError("there is no graph to train on")
         for graph, _ in pairs:
             if not len(graph.assigned):
                 raise ConfigError(f"graph `{graph.name}` has no vertices to place")
+        if "real" in config.stages and executor is None:
+            raise ConfigError("stage `real` needs an executor", hint="such as doppler.Engine")
         if policy is not None:
             config = replace(config, policy=policy.config)
         self.config = config
         self.policy = (policy or make_policy(config.policy, config.seed)).to(config.device)
         self.optimizer = torch.optim.Adam(self.policy.parameters())
-        self.exercises = [Exercise(graph, topology, config) for graph, topology in pairs]
+        self.exercises = [
+            Exercise(
+                *(graph, topology, config),
+                executor=executor,
+                starts=[start for start in starts if _fits(start, graph, topology)],
+            )
+            for graph, topology in pairs
+        ]
         self.variants = [
             Exercise(vary(graph, 1 + number, config.variation), topology, config)
             for number in range(config.variants)
@@ -92,9 +117,10 @@ class Trainer:
             name = self.config.stages[self.stage]
             per_step = name == "sim" and self.config.sim.messages == "step"
             update = reinforce_by_steps if per_step else UPDATES[name]
+            exercises = self.exercises if name == "real" else self.all_exercises
             while (share := self.share()) < 1.0:
                 began = monotonic()
-                exercise = self.all_exercises[self.update % len(self.all_exercises)]
+                exercise = exercises[self.update % len(exercises)]
                 loss, makespans = update(self.policy, exercise, self.config, share, self.update)
                 lr = between(getattr(self.config, name).lr, share)
                 self._step(loss, lr, exercise)
@@ -119,7 +145,7 @@ class Trainer:
         share = self.update * stage.batch / episodes if episodes else 1.0
         if seconds is None:
             return share
-        left = (seconds - self.stage_began_s) * (1.0 if last else IMITATION_SHARE)
+        left = (seconds - self.stage_began_s) * (1.0 if last else SHARES[name])
         spent = (self.seconds - self.stage_began_s) / left if left > 0 else 1.0
         return spent if last else max(share, spent)
 
@@ -140,20 +166,24 @@ class Trainer:
     def _progress(
         self, stage: str, exercise: Exercise, makespans: FloatArray, loss: float, lr: float
     ) -> Progress:
-        return Progress(
-            stage=stage,
-            update=self.update,
-            episodes=self.update * getattr(self.config, stage).batch,
-            share=min(self.share(), 1.0),
-            seconds=self.seconds,
-            exercise=exercise.label,
-            mean_s=float(makespans.mean()),
-            least_s=float(makespans.min()),
-            best_s=exercise.best_s,
-            bound_s=exercise.bound_s,
-            loss=loss,
-            lr=lr,
-        )
+        values: dict[str, Any] = {
+            "stage": stage,
+            "update": self.update,
+            "episodes": self.update * getattr(self.config, stage).batch,
+            "share": min(self.share(), 1.0),
+            "seconds": self.seconds,
+            "exercise": exercise.label,
+            "mean_s": float(makespans.mean()),
+            "least_s": float(makespans.min()),
+            "best_s": exercise.best_s,
+            "bound_s": exercise.bound_s,
+            "loss": loss,
+            "lr": lr,
+        }
+        bench = exercise.bench
+        if stage != "real" or bench is None:
+            return Progress(**values)
+        return RealProgress(**values, **asdict(bench.measured()))
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """All that changes in training, as named tensors and JSON values."""
@@ -174,8 +204,12 @@ class Trainer:
             if exercise.expert is not None:
                 kept["pool"] = exercise.expert.pool.devices
                 kept["costs"] = exercise.expert.pool.costs_s
-            tensors |= {f"exercise.{i}.{k}": torch.as_tensor(v) for k, v in kept.items()}
-            numbers = {"mean_s": exercise.mean_s, "episodes": exercise.episodes}
+            numbers: dict[str, Any] = {"mean_s": exercise.mean_s, "episodes": exercise.episodes}
+            kept |= {f"start.{k}": start.devices for k, start in enumerate(exercise.starts)}
+            if exercise.bench is not None:
+                measured, numbers["real"] = exercise.bench.state()
+                kept |= {f"real.{k}": v for k, v in measured.items()}
+            tensors |= {f"exercise.{i}.{k}": torch.tensor(v) for k, v in kept.items()}
             best_s = exercise.best_s if isfinite(exercise.best_s) else None
             values["exercises"].append(numbers | {"best_s": best_s})
         return {k: v.contiguous().clone() for k, v in tensors.items()}, values
@@ -201,7 +235,20 @@ class Trainer:
             if exercise.expert is not None:
                 exercise.expert.pool.devices = arrays["pool"]
                 exercise.expert.pool.costs_s = arrays["costs"]
+            starts = _under("start.", arrays)
+            exercise.starts = [Assignment(starts[str(k)]) for k in range(len(starts))]
+            if exercise.bench is not None:
+                exercise.bench.load_state(_under("real.", arrays), numbers["real"])
 
 
-def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def _fits(start: Assignment, graph: Graph, topology: Topology) -> bool:
+    """Whether an assignment is for this graph on this topology."""
+    try:
+        start.check(graph, topology)
+    except AssignmentError:
+        return False
+    return start.topology in ("", topology.name)
+
+
+def _under(prefix: str, tensors: dict[str, Value]) -> dict[str, Value]:
     return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
