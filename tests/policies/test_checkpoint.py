@@ -17,7 +17,6 @@ pytest.importorskip("safetensors")
 
 from safetensors.torch import load, save  # noqa: E402
 
-from doppler.policies import checkpoint  # noqa: E402
 from doppler.policies.checkpoint import load_policy, read_provenance, save_policy  # noqa: E402
 from doppler.policies.dual import DualPolicy, PolicyConfig, make_policy  # noqa: E402
 
@@ -178,7 +177,7 @@ def infinite(tensors: dict[str, Any]) -> None:
         (renamed, "tensor `select.head.0.bias` is missing"),
         (lambda t: t.update(more=torch.zeros(1)), "tensor `more` is unknown"),
         (reshaped, r"tensor `place.out.weight` has shape \(2, 1\), expected \(1, 2\)"),
-        (halved, "tensor `place.out.weight` is torch.float16, expected torch.float32"),
+        (halved, "tensor `place.out.weight` is F16, expected F32"),
         (not_a_number, "tensor `place.out.weight` of .* not finite"),
         (infinite, "tensor `place.out.weight` of .* not finite"),
     ],
@@ -258,5 +257,5 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
 def test_the_version_of_the_features_is_written(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoint, "FEATURE_VERSION", 2)
+    monkeypatch.setattr("doppler.inference.checkpoint.FEATURE_VERSION", 2)
     assert_refused(path, "version '1' of the features, this doppler computes version '2'")

@@ -78,7 +78,8 @@ def evaluate(
 ) -> float:
     """The cost of where a chain is: its makespan, or the mean or a quantile over the draws.
 
-    If that is above `limit` it may be any number above it that is not more. Where it runs out of memory, the fewer tasks are left the better: so search finds its way.
+    If that is above `limit` it may be any number above it that is not more. Where it runs out of
+    memory, the fewer tasks are left the better: so search finds its way.
     """
     draws = len(p.exec_s)
     for draw in range(draws):

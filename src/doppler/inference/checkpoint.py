@@ -1,0 +1,140 @@
+"""Checkpoints as arrays, and what every checkpoint has to say about itself."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from doppler.errors import CheckpointError, DopplerError
+from doppler.inference.config import PolicyConfig
+from doppler.inference.policy import ArrayPolicy, shapes_of
+from doppler.inference.tensor_file import FLOAT, Entry, opened
+from doppler.mdp.features import FEATURE_VERSION
+
+FORMAT, VERSION = "doppler-policy", 1
+SHIPPED = ("data", "policy.safetensors")  # inside the package
+
+
+def read_policy(path: str | Path) -> ArrayPolicy:
+    """The policy in a checkpoint."""
+    path = Path(path)
+    with opened(path) as file:
+        config = _config(checked_metadata(file, path), path)
+        _check_tensors(file.entries, config, path)
+        tensors = {name: file.floats(name) for name in file.entries}
+    for name, array in tensors.items():
+        if not np.isfinite(array).all():
+            raise not_finite(name, f"`{path}`")
+    return ArrayPolicy(config, tensors)
+
+
+def shipped_policy() -> ArrayPolicy:
+    """The policy that comes with this package."""
+    resource = files("doppler").joinpath(*SHIPPED)
+    if not resource.is_file():
+        raise CheckpointError(
+            "no policy comes with this installation of doppler",
+            hint="train one with `dop train graph.json --topology p100x4 -o runs/x`, "
+            "and name it as in `doppler:runs/x`",
+        )
+    with as_file(resource) as path:
+        return read_policy(path)
+
+
+def read_provenance(path: str | Path) -> dict[str, Any]:
+    """What a checkpoint says about how its policy came about."""
+    path = Path(path)
+    with opened(path) as file:
+        return json_object(checked_metadata(file, path), "provenance", path)
+
+
+def checked_metadata(
+    file: Any, path: Path, format_name: str = FORMAT, version: int = VERSION, what: str = "policy"
+) -> dict[str, str]:
+    """What an open file says about itself, if it is of that format and of the versions known."""
+    metadata: dict[str, str] = file.metadata() or {}
+    found = metadata.get("format")
+    if found != format_name:
+        raise CheckpointError(
+            f"`{path}` holds no {what}: `format` is {found!r}, not {format_name!r}",
+            hint="a checkpoint is a file that `save_policy` or `dop train` wrote",
+        )
+    if metadata.get("version") != str(version):
+        raise CheckpointError(
+            f"`{path}`: `version` is {metadata.get('version')!r}, this reader knows '{version}'",
+            hint="a newer version of doppler may have written it",
+        )
+    if metadata.get("features_version") != str(FEATURE_VERSION):
+        raise CheckpointError(
+            f"`{path}` was trained on version {metadata.get('features_version')!r} of the "
+            f"features, this doppler computes version '{FEATURE_VERSION}'",
+            hint="train it again, or use the doppler that trained it",
+        )
+    return metadata
+
+
+def json_object(metadata: Mapping[str, str], key: str, path: Path) -> dict[str, Any]:
+    """The JSON object that a file says under a key."""
+    try:
+        value = json.loads(metadata.get(key, ""))
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise CheckpointError(
+            f"`{path}`: `{key}` is not a JSON object", hint="use an earlier checkpoint"
+        )
+    return value
+
+
+def not_finite(name: str, owner: str) -> CheckpointError:
+    """The error of a tensor whose weights are not all numbers."""
+    return CheckpointError(
+        f"tensor `{name}` of {owner} has weights that are not finite",
+        hint="training diverged: go back to an earlier checkpoint, or lower the lr",
+    )
+
+
+def _config(metadata: Mapping[str, str], path: Path) -> PolicyConfig:
+    values = json_object(metadata, "config", path)
+    types = {field.name: field.type for field in fields(PolicyConfig)}
+    keys = sorted(types.keys() | values.keys())
+    wrong = [key for key in keys if type(values.get(key)) is not types.get(key)]
+    try:
+        if wrong:
+            raise CheckpointError(f"`{wrong[0]}` is missing, unknown or of another type")
+        return PolicyConfig(**values)
+    except DopplerError as error:
+        raise CheckpointError(
+            f"`{path}`: `config` is {values}: {error.message}", hint="use an earlier checkpoint"
+        ) from None
+
+
+def _check_tensors(entries: Mapping[str, Entry], config: PolicyConfig, path: Path) -> None:
+    """Raise unless names, shapes and dtypes are those of a policy of the file's config."""
+    num_bytes = sum(entry.end - entry.begin for entry in entries.values())
+    if config.rounds > len(entries) or config.width > num_bytes:
+        raise CheckpointError(
+            f"`{path}` has too few weights for {config}", hint="use an earlier checkpoint"
+        )
+    expected = shapes_of(config)
+
+    def problem(name: str) -> str | None:
+        if name not in expected:
+            return "is unknown"
+        if name not in entries:
+            return "is missing"
+        mine, want = entries[name], expected[name]
+        if mine.shape != want:
+            return f"has shape {mine.shape}, expected {want}"
+        return None if mine.dtype == FLOAT else f"is {mine.dtype}, expected {FLOAT}"
+
+    for name in sorted(entries.keys() | expected.keys()):
+        if (what := problem(name)) is not None:
+            raise CheckpointError(
+                f"`{path}`: tensor `{name}` {what}",
+                hint="its weights are not those of its `config`; use an earlier checkpoint",
+            )
