@@ -3,14 +3,15 @@
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from doppler.arrays import FloatArray
+from doppler.assignment import Assignment
 from doppler.cost import DefaultCostModel
 from doppler.engine.robust import (
     FEWEST,
+    Samples,
     differ,
     least_absolute_line,
     lower_quartile,
@@ -25,7 +26,25 @@ from doppler.trace import Trace
 
 KEPT = 512  # newest samples kept of each kernel on each device and of each size on each link
 KEPT_OF_HOST = 8192
+# A run counts by that power of how much longer than the best it took: kernels and copies slow each
+# other down where all devices are busy, and what matters are assignments that keep them so.
+QUALITY = 4.0
 TRANSFER, ALL = "transfer", "all"  # beside the kinds of vertices, in errors by kind
+
+
+class Measured(NamedTuple):
+    """What running an assignment gave."""
+
+    assignment: Assignment
+    makespan_s: float  # mean
+
+
+class Refined(NamedTuple):
+    """A topology fitted to measured makespans, and how far their predictions are off."""
+
+    topology: Topology
+    before: float  # in runs that were not fitted, as a share
+    after: float
 
 
 def calibrate(topology: Topology, graph: Graph, traces: Iterable[Trace]) -> Topology:
@@ -39,9 +58,10 @@ def calibrate(topology: Topology, graph: Graph, traces: Iterable[Trace]) -> Topo
 class Calibration:
     """What the traces of one graph say about the machine; grows with every trace.
 
-    A kernel's seconds on a device are the mean of the middle of its samples there. Devices that
-    are alike share their samples, so that a kernel seen on one is priced on all, but for devices
-    that are measurably different. The newest samples count, so a machine that changes is followed.
+    A kernel's seconds on a device are the mean of its samples there without stalls, those of good
+    runs first of all. Devices that are alike share their samples, so that a kernel seen on one is
+    priced on all, but for devices that are measurably different. The newest samples count, so a
+    machine that changes is followed.
 
     >>> calibration = Calibration(topology, graph)
     >>> calibration.add(engine.run(graph, assignment))
@@ -51,8 +71,10 @@ class Calibration:
     def __init__(self, topology: Topology, graph: Graph) -> None:
         self._topology, self._graph = topology, graph
         self._signatures = signatures(graph)
-        self._execs: dict[tuple[str, int], deque[float]] = {}  # by signature and device
-        self._moves: dict[tuple[int, float], deque[float]] = {}  # by link and bytes
+        # Seconds of a task and of its run, by signature and device, and by link and bytes.
+        self._execs: dict[tuple[str, int], deque[tuple[float, float]]] = {}
+        self._moves: dict[tuple[int, float], deque[tuple[float, float]]] = {}
+        self._best_s = np.inf  # of the runs
         # Of tasks whose device or link was idle, from when they were ready, and from when their
         # last input ended, until they began.
         self._since_ready_s: deque[float] = deque(maxlen=KEPT_OF_HOST)
@@ -61,6 +83,8 @@ class Calibration:
     def add(self, trace: Trace) -> None:
         """Take in what a run of the graph on the topology's devices showed."""
         self._check(trace)
+        whole_s = trace.makespan_s
+        self._best_s = min(self._best_s, whole_s)
         seconds = (trace.end_s - trace.begin_s).tolist()
         rows = zip(
             *(trace.vertex.tolist(), trace.device.tolist(), trace.link.tolist()),
@@ -69,9 +93,9 @@ class Calibration:
         )
         for vertex, device, link, size, took in rows:
             if link >= 0:
-                _append(self._moves, (link, size), took)
+                _append(self._moves, (link, size), (took, whole_s))
             elif signature := self._signatures[vertex]:
-                _append(self._execs, (signature, device), took)
+                _append(self._execs, (signature, device), (took, whole_s))
         for row in _idle_starts(trace):
             self._since_ready_s.append(float(trace.begin_s[row] - trace.ready_s[row]))
             if (after := int(trace.after[row])) >= 0:
@@ -103,8 +127,8 @@ class Calibration:
         for signature in known:
             for kind in dict.fromkeys(alike):
                 samples = self._samples(signature, [d for d, k in enumerate(alike) if k == kind])
-                if len(samples):
-                    shared[signature, kind] = typical_s(samples)
+                if len(samples.seconds):
+                    shared[signature, kind] = typical_s(*samples)
         table: dict[str, tuple[float, ...]] = {}
         for signature in known:
             row = []
@@ -114,52 +138,54 @@ class Calibration:
                 if (signature, kind) not in shared:
                     row.append(_from_others(signature, kind, shared))
                 elif differ(own, self._samples(signature, rest)):
-                    row.append(typical_s(own))
+                    row.append(typical_s(*own))
                 else:
                     row.append(shared[signature, kind])
             table[signature] = tuple(row)
         return table
 
-    def _samples(self, signature: str, devices: Sequence[int]) -> FloatArray:
+    def _samples(self, signature: str, devices: Sequence[int]) -> Samples:
         """What a kernel took on some devices."""
-        found = [self._execs[signature, d] for d in devices if (signature, d) in self._execs]
-        return np.array([seconds for samples in found for seconds in samples])
+        return self._weighted(self._execs.get((signature, d), ()) for d in devices)
+
+    def _weighted(self, found: Iterable[Iterable[tuple[float, float]]]) -> Samples:
+        """Samples that count by how good their runs were."""
+        pairs = np.array([pair for pairs in found for pair in pairs]).reshape(-1, 2)
+        return Samples(pairs[:, 0], (self._best_s / np.maximum(pairs[:, 1], 1e-12)) ** QUALITY)
 
     def _links(self) -> tuple[Link, ...]:
         links = self._topology.links
         alike = _alike([replace(link, name="") for link in links])
-        sizes: list[dict[float, FloatArray]] = [{} for _ in links]
-        for (number, size), samples in self._moves.items():
-            sizes[number][size] = np.array(samples)
         result: list[Link] = []
         for i, (link, kind) in enumerate(zip(links, alike, strict=True)):
-            same = [sizes[j] for j, k in enumerate(alike) if k == kind]
-            shared: dict[float, FloatArray] = {
-                size: np.concatenate([one[size] for one in same if size in one])
-                for size in sorted({size for one in same for size in one})
-            }
-            if not shared:
+            same = [j for j, k in enumerate(alike) if k == kind]
+            sizes = sorted({size for j, size in self._moves if j in same})
+            if not sizes:
                 result.append(link)
                 continue
-            fitted = fit_link(link, shared)
-            ratios = [took / _transfer_s(fitted, size) for size, took in sizes[i].items()]
-            own = np.concatenate(ratios) if ratios else np.zeros(0)
-            if differ(own, np.ones(FEWEST)):
-                fitted = _slowed(fitted, typical_s(own))
+            by_size = [self._weighted(self._moves.get((j, n), ()) for j in same) for n in sizes]
+            fitted = fit_link(link, dict(zip(sizes, by_size, strict=True)))
+            own = self._weighted(
+                [(took / _transfer_s(fitted, size), whole_s) for took, whole_s in found]
+                for (j, size), found in self._moves.items()
+                if j == i
+            )
+            if differ(own, Samples(*np.ones((2, FEWEST)))):
+                fitted = _slowed(fitted, typical_s(*own))
             result.append(fitted)
         return tuple(result)
 
     def _host(self) -> Host:
-        """Its costs, from tasks that waited for nothing else.
+        """Its costs; one that is known stays.
 
-        They begin `dispatch_s` after they are ready, and `completion_s` more after their last
-        input ended. Some also waited for a busy host, so it is the lower quartile that counts. A
-        `dispatch_s` that is known stays, since it shows best where the host has no pause.
+        From tasks that waited for nothing else: they begin `dispatch_s` after they are ready, and
+        `completion_s` more after their last input ended. Some also waited for a busy host, so it
+        is the lower quartile that counts.
         """
         host = self._topology.host
         if self._since_ready_s and host.dispatch_s == 0:
             host = replace(host, dispatch_s=lower_quartile(self._since_ready_s))
-        if self._since_input_s:
+        if self._since_input_s and host.completion_s == 0:
             both = lower_quartile(self._since_input_s)
             host = replace(host, completion_s=max(0.0, both - host.dispatch_s))
         return host
@@ -191,15 +217,14 @@ def duration_errors(topology: Topology, graph: Graph, traces: Sequence[Trace]) -
     return {kind: off[kind] / total[kind] for kind in kinds if total[kind] > 0}
 
 
-def fit_link(link: Link, samples: Mapping[float, FloatArray]) -> Link:
+def fit_link(link: Link, samples: Mapping[float, Samples]) -> Link:
     """A link whose `latency + bytes / bandwidth` comes closest to samples of seconds by bytes.
 
-    The line with the least sum of absolute errors, each relative to the seconds of its size. With
-    one size only, the latency stays what it was, if it can.
+    With one size only, the latency stays what it was, if it can.
     """
     size = np.array(list(samples), np.float64)
-    took = np.maximum([typical_s(samples[s]) for s in samples], 1e-9)
-    count = np.array([len(samples[s]) for s in samples], np.float64)
+    took = np.maximum([typical_s(*samples[s]) for s in samples], 1e-9)
+    count = np.array([samples[s].weight.sum() for s in samples])
     if size.max() == 0:
         return replace(link, latency_s=float(np.average(took, weights=count)))
     if size.max() < 1.5 * size.min():
@@ -214,7 +239,9 @@ def fit_link(link: Link, samples: Mapping[float, FloatArray]) -> Link:
     return replace(link, latency_s=latency, bandwidth_bytes_per_s=1.0 / slope)
 
 
-def _append(samples: dict[Any, deque[float]], key: Any, value: float) -> None:
+def _append(
+    samples: dict[Any, deque[tuple[float, float]]], key: Any, value: tuple[float, float]
+) -> None:
     if key not in samples:
         samples[key] = deque(maxlen=KEPT)
     samples[key].append(value)

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from math import inf
 
 import numpy as np
 
 from doppler.assignment import Assignment
 from doppler.engine.engine import Engine
 from doppler.engine.probe_bench import Sample
+from doppler.engine.robust import typical_s
 from doppler.graph.builder import GraphBuilder
 from doppler.graph.graph import Graph, Kernel
 from doppler.graph.ops import OpKind
@@ -28,14 +28,16 @@ def measure_host(engine: Engine, samples: list[Sample]) -> Host:
     Side by side, tasks keep the host busy: each takes `dispatch_s` of it, to start it and to see
     it end. In a row, each begins `completion_s + dispatch_s` after the one before has ended.
     """
-    dispatch, gap = inf, inf
-    # What disturbs the host only makes it slower, so the fastest run says what it needs.
-    for trace in _runs(engine, TASKS, "side by side", samples):
-        if trace.utilization().max() > BUSY:
-            dispatch = 0.0  # the host had time: the devices had none
-        dispatch = min(dispatch, trace.makespan_s / len(trace.vertex))
-    for trace in _runs(engine, TASKS // 2, "in a row", samples):
-        gap = min(gap, (trace.makespan_s - float(trace.busy_s().sum())) / len(trace.vertex))
+    apart = list(_runs(engine, TASKS, "side by side", samples))
+    dispatch = typical_s([trace.makespan_s / len(trace.vertex) for trace in apart])
+    if np.median([trace.utilization().max() for trace in apart]) > BUSY:
+        dispatch = 0.0  # the host had time: the devices had none
+    gap = typical_s(
+        [
+            (trace.makespan_s - float(trace.busy_s().sum())) / len(trace.vertex)
+            for trace in _runs(engine, TASKS // 2, "in a row", samples)
+        ]
+    )
     completion = max(0.0, gap - dispatch)
     return replace(engine.topology.host, dispatch_s=dispatch, completion_s=completion)
 
