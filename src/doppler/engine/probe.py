@@ -50,7 +50,9 @@ class ProbeErrors:
     links: dict[str, float]  # by way: throughput of several transfers, root mean square
     roofline: dict[str, float]  # by kind of kernel: seconds, mean
     held_out: dict[str, float]  # by kind of vertex: seconds in runs that were not fitted, mean
-    makespans: dict[str, float]  # of the same runs, `before` and `after` refining; {} if that is not
+    makespans: dict[
+        str, float
+    ]  # of the same runs, `before` and `after` refining; {} if that is not
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,7 @@ class ProbeResult:
     samples: tuple[Sample, ...]  # all measurements, as they were taken
     errors: ProbeErrors
     runs: int = 0  # of the graph, those held out included
+    measured: tuple[Measured, ...] = ()  # its assignments, those held out last
     failures: tuple[str, ...] = ()  # assignments that did not run, and why
 
 
@@ -112,6 +115,7 @@ def probe(
         samples=tuple(samples),
         errors=replace(errors, held_out=durations, makespans=off),
         runs=sum(len(found) for found in runs.found.values()),
+        measured=tuple(runs.measured(held_out=False) + runs.measured(held_out=True)),
         failures=tuple(runs.failures.values()),
     )
 
@@ -218,6 +222,8 @@ class _Runs:
         tried = {*self.found, *self.failures}
         new = [one for one in dict.fromkeys(chosen) if one not in tried]
         self._held_out |= {one for i, one in enumerate(new) if _is_held_out(i, len(new))}
+        if not new:
+            return
         total = len(new) * (REPEATS + 1)
         for step in range(total):
             report("running the graph", step, total)
