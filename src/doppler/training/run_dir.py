@@ -3,7 +3,9 @@
 ```text
 runs/x/
 ├── config.json                      what it was started with, written last when a run begins
-├── graphs/ topologies/              copies, so that a run needs nothing else to go on
+├── graphs/ topologies/              copies, so that a run needs nothing else to go on; a pretraining
+│                                    has none, as the recipe in config.json draws its problems again
+├── validation.json                  of a pretraining: what is known of the validation problems
 ├── metrics.jsonl                    a line per update
 ├── tensorboard/                     events, where TensorBoard is installed
 ├── state.safetensors                all that changes in training: what `--resume` reads
@@ -123,13 +125,16 @@ class RunDir:
 
     def write_derived(self, trainer: Trainer, tally: Tally, manifest: Manifest) -> None:
         """Write the policy, and those best assignments that are new, with their traces."""
-        exercises = trainer.exercises
+        exercises, drawn = trainer.exercises, manifest.recipe is not None
         history = manifest.provenance() | {
-            "episodes": tally.episodes,
+            "episodes": sum(tally.episodes.values()) if drawn else tally.episodes,
             "seconds": trainer.seconds,
-            "best_s": {e.label: e.best_s for e in exercises if isfinite(e.best_s)},
         }
+        if not drawn:
+            history["best_s"] = {e.label: e.best_s for e in exercises if isfinite(e.best_s)}
         save_policy(trainer.policy, self.path / POLICY_FILE, history)
+        if drawn:  # nobody asks for the best assignments of problems that were drawn
+            return
         for exercise, path in zip(exercises, self.best_files(exercises), strict=True):
             if isfinite(exercise.best_s) and self._best_s.get(exercise.label) != exercise.best_s:
                 _write_best(exercise, path)
