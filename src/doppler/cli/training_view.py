@@ -176,10 +176,14 @@ def measured_table(results: "list[Result]") -> "Table":
 
 def gaps_table(gaps: Sequence["FamilyGap"]) -> "Table":
     """How the policy alone does on the validation problems."""
-    shown = table("validation", "problems", "mean gap", "95th percentile", "to bound", "beats lists")
+    shown = table(
+        *("validation", "problems", "out of memory", "mean gap", "95th percentile"),
+        *("above bound", "beats list schedulers"),
+    )
     for one in gaps:
         shares = (one.mean_gap, one.p95_gap, one.bound_gap, one.wins)
-        shown.add_row(one.family, str(one.problems), *map(percent, shares))
+        counts = (str(one.problems), str(one.failures) if one.failures else "")
+        shown.add_row(one.family, *counts, *map(percent, shares))
     return shown
 
 
@@ -187,6 +191,7 @@ def _gap_line(one: "FamilyGap") -> str:
     return (
         f"gap {percent(one.mean_gap)} on average, {percent(one.p95_gap)} at 95 %, "
         f"beats list schedulers on {percent(one.wins)}"
+        + (f", out of memory on {one.failures} of {one.problems}" if one.failures else "")
     )
 
 

@@ -169,5 +169,5 @@ def scalars_of(progress: Progress) -> dict[str, float]:
 
 def scalars_of_gaps(gaps: Sequence[FamilyGap]) -> dict[str, float]:
     """The numbers of a validation that are plotted, by `validation/family/name`."""
-    names = ("mean_gap", "p95_gap", "bound_gap", "wins")
+    names = ("mean_gap", "p95_gap", "bound_gap", "wins", "failures")
     return {f"validation/{g.family}/{name}": getattr(g, name) for g in gaps for name in names}

@@ -68,8 +68,12 @@ class Recipe:
 
     def draw_validation(self) -> tuple[Problem, ...]:
         """The problems to measure the policy by: of families and machines it is not trained on."""
-        sizes = {"max_vertices": self.max_vertices, "min_vertices": self.min_vertices}
-        return tuple(problems("validation", self.validation, self.seed, **sizes))
+        drawn = problems(
+            *("validation", self.validation, self.seed),
+            max_vertices=self.max_vertices,
+            min_vertices=self.min_vertices,
+        )
+        return tuple(drawn)
 
 
 def digest_of(drawn: Iterable[Problem]) -> str:

@@ -274,8 +274,7 @@ def resume_run(
 
 
 def _validation(manifest: Manifest, path: Path) -> Validation | None:
-    with explained(path):
-        return None if manifest.recipe is None else make_validation(manifest.recipe, path)
+    return None if manifest.recipe is None else make_validation(manifest.recipe, path)
 
 
 def warm_up(manifest: Manifest) -> None:

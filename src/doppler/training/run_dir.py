@@ -3,8 +3,8 @@
 ```text
 runs/x/
 ├── config.json                      what it was started with, written last when a run begins
-├── graphs/ topologies/              copies, so that a run needs nothing else to go on; a pretraining
-│                                    has none, as the recipe in config.json draws its problems again
+├── graphs/ topologies/              copies, so that a run needs nothing else to go on; of a
+│                                    pretraining, the recipe in config.json is enough
 ├── validation.json                  of a pretraining: what is known of the validation problems
 ├── metrics.jsonl                    a line per update
 ├── tensorboard/                     events, where TensorBoard is installed
@@ -170,7 +170,7 @@ def _check_absent(path: Path) -> None:
     if (path / manifests.FILE).is_file():
         raise ConfigError(
             f"`{path}` holds a training run already",
-            hint=f"go on with it: dop train --resume -o {path}; or choose another directory",
+            hint=f"go on with it: {_how_to_resume(path)}; or choose another directory",
         )
     if path.is_dir() and any(found.name != LOCK_FILE for found in path.iterdir()):
         raise ConfigError(f"`{path}` is not empty", hint="choose another directory")
@@ -201,8 +201,15 @@ def explained(path: Path) -> Iterator[None]:
         what = error.message if isinstance(error, FormatError) else _what(error, path)
         hint = "make room, or see that you may write there"
         if (path / STATE_FILE).is_file():
-            hint += f"; the last checkpoint is whole, then: dop train --resume -o {path}"
+            hint += f"; the last checkpoint is whole, then: {_how_to_resume(path)}"
         raise TrainingError(what, hint=hint) from None
+
+
+def _how_to_resume(path: Path) -> str:
+    drawn = False
+    with suppress(OSError, ValueError, AttributeError):
+        drawn = manifests.RECIPE in json.loads((path / manifests.FILE).read_text("utf-8"))
+    return f"dop {'pretrain' if drawn else 'train'} --resume -o {path}"
 
 
 def _what(error: OSError, path: Path) -> str:

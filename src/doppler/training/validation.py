@@ -13,7 +13,7 @@ from doppler.errors import DopplerError, FormatError
 from doppler.files import parse_json, read_text, write_text
 from doppler.inference.policy import from_torch
 from doppler.mdp.instance import Instance, make_instance
-from doppler.placers.bounds import ROUNDING, lower_bounds
+from doppler.placers.bounds import ROUNDING, gap, lower_bounds
 from doppler.placers.doppler import DopplerPlacer
 from doppler.placers.registry import make_placer
 from doppler.placers.search import SearchConfig, search, starting_points
@@ -26,7 +26,7 @@ from doppler.training.recipe import Recipe, digest_of
 FILE = "validation.json"
 ALL = "all"  # the row of all families together
 LIST_SCHEDULERS = ("max-min", "min-min", "peft", "heft", "cpop", "etf", "m-etf", "m-sct")
-WORST = 10.0  # the gap that counts where nothing that the policy made can run
+WORST = 10.0  # the gap of a family of which it can place no problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,7 @@ class FamilyGap:
 
     family: str
     problems: int
+    failures: int  # those for which nothing that it made can run; they have no gap
     mean_gap: float  # above the best known, on average; below 0 where the policy is better
     p95_gap: float  # the gap that 95 % of the problems do not exceed
     bound_gap: float  # above the lower bound, on average
@@ -90,28 +91,28 @@ class Validation:
         """How the policy does on every family, and at last on all of them."""
         made = self.makespans_s(policy)
         names = [problem.family for problem in self.problems]
-        rows = [(name, [i for i, n in enumerate(names) if n == name]) for name in sorted(set(names))]
-        rows.append((ALL, list(range(len(names)))))
-        return tuple(self._row(name, numbers, made) for name, numbers in rows if numbers)
-
-    def _row(self, name: str, numbers: list[int], made: list[float]) -> FamilyGap:
-        known = [self.known[i] for i in numbers]
-        mine = [made[i] for i in numbers]
-        gaps = [_gap(s, k.best_s) for s, k in zip(mine, known, strict=True)]
-        above = [_gap(s, k.bound_s) for s, k in zip(mine, known, strict=True)]
-        wins = [s < k.listed_s * (1 - ROUNDING) for s, k in zip(mine, known, strict=True)]
-        return FamilyGap(
-            family=name,
-            problems=len(numbers),
-            mean_gap=float(np.mean(gaps)),
-            p95_gap=float(np.percentile(gaps, 95)),
-            bound_gap=float(np.mean(above)),
-            wins=float(np.mean(wins)),
-        )
+        rows = list(zip(names, made, self.known, strict=True))
+        gaps = [
+            family_gap(name, [row[1:] for row in rows if row[0] == name])
+            for name in sorted(set(names))
+        ]
+        return (*gaps, family_gap(ALL, [row[1:] for row in rows]))
 
 
-def _gap(made_s: float, other_s: float) -> float:
-    return min(made_s / other_s - 1, WORST) if isfinite(made_s) and other_s > 0 else WORST
+def family_gap(name: str, rows: Sequence[tuple[float, Known]]) -> FamilyGap:
+    """How makespans, infinite where nothing can run, compare with what is known."""
+    runs = [(made_s, known) for made_s, known in rows if isfinite(made_s)]
+    gaps = [made_s / known.best_s - 1 for made_s, known in runs] or [WORST]
+    above = [gap(made_s, known.bound_s) for made_s, known in runs] or [WORST]
+    return FamilyGap(
+        family=name,
+        problems=len(rows),
+        failures=len(rows) - len(runs),
+        mean_gap=float(np.mean(gaps)),
+        p95_gap=float(np.percentile(gaps, 95)),
+        bound_gap=float(np.mean(above)),
+        wins=sum(s < known.listed_s * (1 - ROUNDING) for s, known in runs) / len(rows),
+    )
 
 
 def make_validation(recipe: Recipe, folder: Path) -> Validation | None:
