@@ -263,9 +263,9 @@ def read(paths: list[Path]) -> dict[str, dict[str, Result]]:
 
 def gaps(rows: list[Result], key: str, others: list[str]) -> list[float]:
     """What a method is above the best of some, on every problem on which it runs."""
-    best = [min(row[k] for k in others if row[k] is not None) for row in rows]
-    pairs = zip(rows, best, strict=True)
-    return [row[key] / least - 1 for row, least in pairs if row[key] is not None]
+    best = [min((row[k] for k in others if row[k] is not None), default=inf) for row in rows]
+    pairs = [(row[key], least) for row, least in zip(rows, best, strict=True)]
+    return [value / least - 1 for value, least in pairs if value is not None and isfinite(least)]
 
 
 def told(values: list[float]) -> str:

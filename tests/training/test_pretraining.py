@@ -13,9 +13,15 @@ pytest.importorskip("safetensors")
 
 from inference.making import array_policy, write_policy  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
-from training.tiny import CONFIG, rows, take  # noqa: E402
+from training.tiny import CONFIG, press, rows, take  # noqa: E402
 
-from doppler.errors import CheckpointError, ConfigError, FormatError, UnknownNameError  # noqa: E402
+from doppler.errors import (  # noqa: E402
+    CheckpointError,
+    ConfigError,
+    FormatError,
+    Interrupted,
+    UnknownNameError,
+)
 from doppler.inference import checkpoint  # noqa: E402
 from doppler.inference.checkpoint import read_provenance  # noqa: E402
 from doppler.placers.doppler import DopplerPlacer  # noqa: E402
@@ -97,6 +103,36 @@ def test_it_goes_on_bit_for_bit(tmp_path: Path, updates: int) -> None:
         mine, theirs = load_file(whole / name), load_file(parts / name)
         assert mine.keys() == theirs.keys()
         assert all(torch.equal(tensor, theirs[key]) for key, tensor in mine.items())
+
+
+def test_stopped_it_is_saved(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    run = start_run(pretraining(RECIPE, CONFIG), path)
+    with run, pytest.raises(Interrupted):
+        press(run, run.stop)
+    assert len(rows(path)) == 2
+    with resume_run(path) as run:
+        assert next(iter(run)).update == 3
+
+
+def test_plots_show_validation_and_no_single_problems(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names: set[str] = set()
+
+    class Plots:
+        def log(self, step: int, scalars: dict[str, float]) -> None:
+            names.update(scalars)
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr("doppler.training.run.tensorboard", lambda *_: Plots())
+    pretrained(tmp_path / "run")
+    stages = {f"{stage}/{name}" for stage in CONFIG.stages for name in ("loss", "lr", "lag")}
+    assert stages <= names
+    assert {"validation/all/mean_gap", "validation/all/wins"} <= names
+    assert all(name in stages or name.startswith("validation/") for name in names)
 
 
 def test_a_lazy_trainer_learns_what_an_eager_one_does() -> None:

@@ -145,17 +145,17 @@ def _start(
 
 def _resume(output: Path, given: dict[str, Any], save_every: float, wandb: bool) -> "Run":
     from doppler.cli.training import refuse
+    from doppler.training.manifest import FILE
     from doppler.training.run import resume_run
+    from doppler.training.run_dir import is_pretraining
 
     refuse(given, output)
-    with showing_progress():
-        run = resume_run(output, save_every_s=save_every, wandb=wandb)
-    if run.manifest.recipe is None:
-        run.close()
+    if (output / FILE).is_file() and not is_pretraining(output):
         raise ConfigError(
             f"`{output}` is no pretraining", hint=f"go on with it: dop train --resume -o {output}"
         )
-    return run
+    with showing_progress():
+        return resume_run(output, save_every_s=save_every, wandb=wandb)
 
 
 def _train(run: "Run", output: Path) -> None:

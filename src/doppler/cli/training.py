@@ -183,16 +183,15 @@ def changed_config(
 def _resume(stack: ExitStack, output: Path, save_every: float, wandb: bool) -> "Run":
     from doppler.training.api import executors
     from doppler.training.run import resume_run
+    from doppler.training.run_dir import is_pretraining
 
     make = executors(stack)
-    with showing_progress():
-        run = resume_run(output, make_executor=make, save_every_s=save_every, wandb=wandb)
-    if run.manifest.recipe is not None:
-        run.close()
+    if is_pretraining(output):
         raise ConfigError(
             f"`{output}` is a pretraining", hint=f"go on with it: dop pretrain --resume -o {output}"
         )
-    return run
+    with showing_progress():
+        return resume_run(output, make_executor=make, save_every_s=save_every, wandb=wandb)
 
 
 def _start(

@@ -135,13 +135,16 @@ class Thinned:
         self.plots = plots
         self._last: dict[tuple[str, str], float] = {}
 
-    def log(self, step: int, progress: Progress) -> None:
-        """Plot an update, unless the last one of its exercise was a moment ago."""
-        key, now = (progress.stage, progress.exercise), monotonic()
+    def log(self, step: int, progress: Progress, *, together: bool = False) -> None:
+        """Plot an update, unless the last one of its exercise was a moment ago.
+
+        Where there are many exercises, plot all `together` as one.
+        """
+        key, now = (progress.stage, "" if together else progress.exercise), monotonic()
         if not self.plots or now - self._last.get(key, -PAUSE_S) < PAUSE_S:
             return
         self._last[key] = now
-        self.send(step, scalars_of(progress))
+        self.send(step, scalars_of_all(progress) if together else scalars_of(progress))
 
     def send(self, step: int, scalars: Mapping[str, float]) -> None:
         """Plot numbers at once."""
@@ -165,6 +168,16 @@ def scalars_of(progress: Progress) -> dict[str, float]:
     prefix = f"{progress.stage}/{progress.exercise}"
     named = {f"{prefix}/{name}": value for name, value in values.items() if isfinite(value)}
     return named | {f"{progress.stage}/lr": progress.lr}
+
+
+def scalars_of_all(progress: Progress) -> dict[str, float]:
+    """The numbers that are plotted where exercises are not told apart, by `stage/name`.
+
+    `lag` is how far the episodes are, on average, behind the best of their exercise.
+    """
+    lag = progress.mean_s / progress.best_s - 1
+    values = {"loss": progress.loss, "lr": progress.lr, "lag": lag}
+    return {f"{progress.stage}/{name}": v for name, v in values.items() if isfinite(v)}
 
 
 def scalars_of_gaps(gaps: Sequence[FamilyGap]) -> dict[str, float]:

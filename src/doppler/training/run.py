@@ -184,7 +184,9 @@ class Run:
             self._metrics.write(tally.steps, progress, gaps)
             if gaps:
                 self._plots.send(tally.steps, scalars_of_gaps(gaps))
-            if name in self.labels:
+            if self.manifest.recipe is not None:
+                self._plots.log(tally.steps, progress, together=True)
+            elif name in self.labels:
                 self._plots.log(tally.steps, progress)
         self._broken = False
 

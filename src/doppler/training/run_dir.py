@@ -205,11 +205,17 @@ def explained(path: Path) -> Iterator[None]:
         raise TrainingError(what, hint=hint) from None
 
 
+def is_pretraining(path: Path) -> bool:
+    """Whether a directory is that of a run that draws its problems."""
+    try:
+        document = json.loads((path / manifests.FILE).read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(document, dict) and manifests.RECIPE in document
+
+
 def _how_to_resume(path: Path) -> str:
-    drawn = False
-    with suppress(OSError, ValueError, AttributeError):
-        drawn = manifests.RECIPE in json.loads((path / manifests.FILE).read_text("utf-8"))
-    return f"dop {'pretrain' if drawn else 'train'} --resume -o {path}"
+    return f"dop {'pretrain' if is_pretraining(path) else 'train'} --resume -o {path}"
 
 
 def _what(error: OSError, path: Path) -> str:

@@ -33,7 +33,7 @@ WORST = 10.0  # the gap of a family of which it can place no problem
 class Known:
     """What is known of a problem without a policy."""
 
-    best_s: float  # by search, from the heuristics
+    best_s: float  # by search from the heuristics, or by a list scheduler
     bound_s: float  # lower bound of any assignment
     listed_s: float  # by the best of the list schedulers; infinity where none can run
 
@@ -56,9 +56,10 @@ def find_known(problem: Problem, evaluations: int, seed: int) -> Known:
     graph, topology = problem.graph, problem.topology
     starts = starting_points(graph, topology, seed)
     config = SearchConfig(evaluations=evaluations, chains=1)
-    result = search(graph, topology, starts, config, seed=seed)
-    bound_s = lower_bounds(graph, topology).best_s
-    return Known(result.cost_s, bound_s, listed_s(problem, seed))
+    found_s = search(graph, topology, starts, config, seed=seed).cost_s
+    lists_s = listed_s(problem, seed)
+    # One of the list schedulers may be all that fits into memory, and search has not all of them.
+    return Known(min(found_s, lists_s), lower_bounds(graph, topology).best_s, lists_s)
 
 
 def listed_s(problem: Problem, seed: int = 0) -> float:
