@@ -12,7 +12,7 @@ from doppler.inference import checkpoint
 from doppler.inference.config import PolicyConfig
 from doppler.inference.policy import ArrayPolicy
 from doppler.mdp.instance import make_instance
-from doppler.placers import Placer, ask, make_placer
+from doppler.placers import Placer, ask, make_placer, placer_names
 from doppler.placers.auto import AutoPlacer
 from doppler.placers.doppler import POLICY_FILE, DopplerPlacer
 from doppler.programs.random_dag import random_dag
@@ -102,6 +102,41 @@ def test_without_a_policy_the_one_of_the_package_places(
     assert DopplerPlacer().place(graph(), TOPOLOGY) == expected
 
 
+def test_by_name_the_policy_of_the_package_is_an_option_not_a_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "files", lambda _: tmp_path)
+    with pytest.raises(errors.CheckpointError, match="no policy comes with"):
+        make_placer("doppler")
+    assert "doppler" not in placer_names()
+    without = make_placer("auto")
+    assert isinstance(without, AutoPlacer)
+    assert without.learned is None
+    answer = AutoPlacer(evaluations=50, instant=("single",)).answer(graph(), TOPOLOGY)
+    assert "doppler" not in [member.name for member in answer.members]
+    assert not any(member.error for member in answer.members)
+
+    (tmp_path / "data").mkdir()
+    write_policy(policy(), tmp_path / "data" / POLICY_FILE)
+    assert "doppler" in placer_names()
+    expected = DopplerPlacer(policy()).place(graph(), TOPOLOGY)
+    assert make_placer("doppler").place(graph(), TOPOLOGY) == expected
+    limited = make_placer("doppler", budget_s=2.0)
+    assert isinstance(limited, DopplerPlacer)
+    assert limited.seconds == 2.0
+    answer = AutoPlacer(evaluations=50, instant=("single",)).answer(graph(), TOPOLOGY)
+    assert answer.members[0].name == "doppler"
+
+
+def test_the_portfolio_limits_how_long_the_policy_is_sampled() -> None:
+    placer = DopplerPlacer(policy())
+    assert placer.within(None) is placer
+    assert placer.within(1.5).seconds == 1.5
+    assert placer.seconds is None
+    own = DopplerPlacer(policy(), seconds=0.5)
+    assert own.within(1.5) is own
+
+
 def test_a_torch_policy_is_taken_as_it_is_now() -> None:
     torch = pytest.importorskip("torch")
     from doppler.policies.checkpoint import to_torch
@@ -131,8 +166,6 @@ def test_a_policy_of_arrays_can_be_trained_on() -> None:
 
 
 def test_what_has_no_policy_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(errors.ConfigError, match="needs a policy"):
-        make_placer("doppler")
     with pytest.raises(errors.CheckpointError, match="does not exist"):
         make_placer(f"doppler:{tmp_path}")
     with pytest.raises(errors.UnknownNameError):

@@ -76,8 +76,12 @@ def train(
         int | None, typer.Option(min=1, help="For episodes, simulation and search.")
     ] = None,
     start: Annotated[
-        Path | None,
-        typer.Option("--from", metavar="RUN|FILE", help="Go on from the policy of another run."),
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="RUN|FILE|pretrained",
+            help="Go on from the policy of another run, or from the one that comes with doppler.",
+        ),
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the run in DIR where it was saved.")
@@ -111,11 +115,12 @@ def train(
         if resume:
             given: dict[str, Any] = {"a graph": graph_files, "--topology": topology_names}
             given |= {"--from": start, "--preset": preset_name, "--config": config_file}
-            _refuse(given | {f"--{name}": value for name, value in options.items()}, output)
+            refuse(given | {f"--{name}": value for name, value in options.items()}, output)
             run = _resume(stack, output, save_every, wandb)
             graph, topology = (str(output / files[0]) for files in run.manifest.files().values())
         elif graph_files:
-            config = _config(preset_name, config_file, options, transfer=start is not None)
+            transfer = start is not None
+            config = changed_config(preset_name, config_file, options, transfer=transfer)
             names = topology_names or [DEFAULT_TOPOLOGY]
             run = _start(stack, graph_files, names, config, output, start, save_every, wandb)
             graph, topology = str(graph_files[0]), names[0]
@@ -133,7 +138,8 @@ def train(
         _print(run, results, output, shlex.join(how))
 
 
-def _refuse(options: dict[str, Any], output: Path) -> None:
+def refuse(options: dict[str, Any], output: Path) -> None:
+    """Raise where options are given that --resume takes from the run."""
     given = [name for name, value in options.items() if value is not None]
     if given:
         raise ConfigError(
@@ -142,15 +148,20 @@ def _refuse(options: dict[str, Any], output: Path) -> None:
         )
 
 
-def _config(
-    preset_name: str | None, file: Path | None, options: dict[str, Any], *, transfer: bool
+def changed_config(
+    preset_name: str | None,
+    file: Path | None,
+    options: dict[str, Any],
+    *,
+    transfer: bool,
+    seconds: float | None = None,
 ) -> "TrainConfig":
-    """The preset, changed by the file, changed by those options that are not None."""
+    """The preset with a budget, changed by the file, changed by those options that are not None."""
     from doppler.training.config import preset
     from doppler.training.config_io import config_from, read_document
 
     document = {} if file is None else read_document(file)
-    base = preset(preset_name or str(document.get("preset", "default")))
+    base = replace(preset(preset_name or str(document.get("preset", "default"))), seconds=seconds)
     if transfer:  # imitation would undo what was learned
         base = replace(base, stages=("sim",))
     config = config_from(document | {"preset": base.preset}, base, source=f"`{file}`")
@@ -172,8 +183,13 @@ def _config(
 def _resume(stack: ExitStack, output: Path, save_every: float, wandb: bool) -> "Run":
     from doppler.training.api import executors
     from doppler.training.run import resume_run
+    from doppler.training.run_dir import is_pretraining
 
     make = executors(stack)
+    if is_pretraining(output):
+        raise ConfigError(
+            f"`{output}` is a pretraining", hint=f"go on with it: dop pretrain --resume -o {output}"
+        )
     with showing_progress():
         return resume_run(output, make_executor=make, save_every_s=save_every, wandb=wandb)
 
@@ -184,7 +200,7 @@ def _start(
     topology_names: list[str],
     config: "TrainConfig",
     output: Path,
-    start: Path | None,
+    start: str | None,
     save_every: float,
     wandb: bool,
 ) -> "Run":
@@ -222,6 +238,15 @@ def _start(
 
 def _train(run: "Run", output: Path) -> None:
     """Train to the end, or until Ctrl-C."""
+    try:
+        train_on(run)
+    except Interrupted:
+        note(f"saved: go on with `dop train --resume -o {output}`")
+        raise
+
+
+def train_on(run: "Run") -> None:
+    """Train to the end, and show how it goes; on Ctrl-C, save and raise `Interrupted`."""
     from doppler.cli.training_view import View
     from doppler.training.run import stopping
 
@@ -234,16 +259,12 @@ def _train(run: "Run", output: Path) -> None:
         view.say("finishing this update, then saving; Ctrl-C again stops at once")
         run.stop()
 
-    try:
-        with stopping(stop), run:
-            try:
-                for progress in run:
-                    view.show(progress)
-            finally:
-                view.close()
-    except Interrupted:
-        note(f"saved: go on with `dop train --resume -o {output}`")
-        raise
+    with stopping(stop), run:
+        try:
+            for progress in run:
+                view.show(progress, run.gaps)
+        finally:
+            view.close()
 
 
 def _document_of(run: "Run", results: "list[Result]", output: Path) -> dict[str, Any]:

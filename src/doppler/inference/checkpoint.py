@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import fields
 from importlib.resources import as_file, files
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
@@ -32,17 +33,30 @@ def read_policy(path: str | Path) -> ArrayPolicy:
     return ArrayPolicy(config, tensors)
 
 
+def has_shipped_policy() -> bool:
+    """Whether a policy comes with this package."""
+    return files("doppler").joinpath(*SHIPPED).is_file()
+
+
 def shipped_policy() -> ArrayPolicy:
     """The policy that comes with this package."""
-    resource = files("doppler").joinpath(*SHIPPED)
-    if not resource.is_file():
+    with as_file(_shipped()) as path:
+        return read_policy(path)
+
+
+def shipped_bytes() -> bytes:
+    """Its checkpoint."""
+    return _shipped().read_bytes()
+
+
+def _shipped() -> Traversable:
+    if not has_shipped_policy():
         raise CheckpointError(
             "no policy comes with this installation of doppler",
             hint="train one with `dop train graph.json --topology p100x4 -o runs/x`, "
             "and name it as in `doppler:runs/x`",
         )
-    with as_file(resource) as path:
-        return read_policy(path)
+    return files("doppler").joinpath(*SHIPPED)
 
 
 def read_provenance(path: str | Path) -> dict[str, Any]:

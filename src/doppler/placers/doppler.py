@@ -1,5 +1,6 @@
 """Doppler: the learned policy as a placer."""
 
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
@@ -70,6 +71,19 @@ class DopplerPlacer:
         """One with the policy of a training run, or of a checkpoint."""
         file = Path(path)
         return cls(read_policy(file / POLICY_FILE if file.is_dir() else file), seconds=seconds)
+
+    @classmethod
+    def with_budget(cls, seconds: float) -> "DopplerPlacer":
+        """One with the policy that comes with the package, sampled for at most so many seconds."""
+        return cls(seconds=seconds)
+
+    def within(self, seconds: float | None) -> "DopplerPlacer":
+        """The same, sampled for at most so many seconds where it has no limit of its own."""
+        if seconds is None or self.seconds is not None:
+            return self
+        limited = copy(self)
+        limited.seconds = seconds
+        return limited
 
     @property
     def policy(self) -> "DualPolicy":

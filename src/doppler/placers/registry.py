@@ -3,8 +3,9 @@
 from importlib import import_module
 
 from doppler.assignment import Assignment
-from doppler.errors import ConfigError, UnknownNameError
+from doppler.errors import UnknownNameError
 from doppler.graph.graph import Graph
+from doppler.inference.checkpoint import has_shipped_policy
 from doppler.placers.answer import ask
 from doppler.placers.base import Placer
 from doppler.topology.topology import Topology
@@ -33,27 +34,29 @@ _PLACERS = {  # name: "module:class"
     "round-robin": "doppler.placers.baselines:RoundRobinPlacer",
     "single": "doppler.placers.baselines:SinglePlacer",
 }
-_LEARNED = {  # those that take a policy: `name:run`, or `name:checkpoint`
+_LEARNED = {  # those that take a policy: `name:run`, or `name:checkpoint`; or the shipped one
     "auto": "doppler.placers.auto:AutoPlacer",
     "doppler": "doppler.placers.doppler:DopplerPlacer",
 }
 
 
 def placer_names() -> list[str]:
-    """Names of all placers that need nothing but a graph and a topology."""
-    return sorted(_PLACERS)
+    """Names of all placers that need nothing but a graph and a topology.
+
+    `doppler` is one of them where a policy comes with the package.
+    """
+    return sorted({*_PLACERS, *_LEARNED} if has_shipped_policy() else _PLACERS)
 
 
 def make_placer(name: str, *, budget_s: float | None = None) -> Placer:
     """The placer of that name; `budget_s` is for those that search as long as they may.
 
     `doppler:runs/x` places by the policy of a training run, or of a checkpoint; `auto:runs/x` has
-    it in its portfolio.
+    it in its portfolio. Without a run they take the policy that comes with the package; where none
+    does, `auto` goes without, and `doppler` is a `CheckpointError`.
     """
     name, with_policy, path = name.partition(":")
-    known = _LEARNED if with_policy else _PLACERS
-    if name in _LEARNED and name not in known:
-        raise ConfigError(f"placer `{name}` needs a policy", hint=f"as in `{name}:runs/x`")
+    known = _LEARNED if with_policy else {**_PLACERS, **_LEARNED}
     if name not in known:
         raise UnknownNameError("placer", name, {**_PLACERS, **_LEARNED})
     module, _, cls = known[name].partition(":")

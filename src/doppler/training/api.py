@@ -12,12 +12,14 @@ from doppler.assignment import Assignment, read_assignment
 from doppler.errors import ConfigError, Interrupted
 from doppler.executor import Executor
 from doppler.graph.graph import Graph
+from doppler.inference.checkpoint import shipped_bytes, shipped_policy
 from doppler.placers.doppler import POLICY_FILE, DopplerPlacer
-from doppler.policies.checkpoint import load_policy
+from doppler.policies.checkpoint import load_policy, to_torch
 from doppler.policies.dual import DualPolicy
 from doppler.topology.topology import Topology
 from doppler.training.config import TrainConfig
 from doppler.training.manifest import Manifest, distinct
+from doppler.training.recipe import Recipe
 from doppler.training.run import (
     MakeExecutor,
     Run,
@@ -30,7 +32,8 @@ from doppler.training.run import (
 from doppler.training.run_dir import BEST, BEST_FILES
 from doppler.training.trainer import Trainer
 
-Start = DopplerPlacer | str | Path  # a trained placer, a run or a checkpoint
+Start = DopplerPlacer | str | Path  # a trained placer, a run or a checkpoint; or, as text:
+PRETRAINED = "pretrained"  # the policy that comes with the package
 
 
 def train(
@@ -123,6 +126,21 @@ def make_manifest(
     )
 
 
+def pretraining(
+    recipe: Recipe, config: TrainConfig, *, start: Start | None = None, command: str = ""
+) -> Manifest:
+    """What a pretraining is started with: the problems that the recipe draws."""
+    policy = None if start is None else starting_policy(start)
+    recipe, drawn = recipe.draw()
+    return Manifest(
+        config=config if policy is None else replace(config, policy=policy.config),
+        recipe=recipe,
+        problems=drawn,
+        command=command,
+        parent=None if start is None else describe(start),
+    )
+
+
 def executors(stack: ExitStack, executor: Executor | None = None) -> MakeExecutor:
     """What gives a run its executor: this one, or an engine that is closed with the stack."""
 
@@ -151,13 +169,15 @@ def executors(stack: ExitStack, executor: Executor | None = None) -> MakeExecuto
 
 def starting_assignments(start: Start) -> list[Assignment]:
     """The best assignments of a run to go on from."""
-    if isinstance(start, DopplerPlacer) or not Path(start).is_dir():
+    if isinstance(start, DopplerPlacer) or start == PRETRAINED or not Path(start).is_dir():
         return []
     return [read_assignment(file) for file in sorted((Path(start) / BEST).glob(BEST_FILES))]
 
 
 def starting_policy(start: Start) -> DualPolicy:
     """The policy to go on from: a copy."""
+    if start == PRETRAINED:
+        return to_torch(shipped_policy())
     return deepcopy(start.policy) if isinstance(start, DopplerPlacer) else load_policy(_file(start))
 
 
@@ -165,9 +185,14 @@ def describe(start: Start) -> dict[str, Any]:
     """JSON values: where a policy to go on from is."""
     if isinstance(start, DopplerPlacer):
         return {"path": None}
+    if start == PRETRAINED:
+        return {"path": PRETRAINED, "digest": _digest(shipped_bytes())}
     file = _file(start)
-    digest = hashlib.sha256(file.read_bytes()).hexdigest()
-    return {"path": str(file.resolve()), "digest": f"sha256:{digest}"}
+    return {"path": str(file.resolve()), "digest": _digest(file.read_bytes())}
+
+
+def _digest(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
 def _file(path: str | Path) -> Path:
