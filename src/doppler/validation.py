@@ -34,14 +34,13 @@ QUALITIES = ((1.02, 0.25), (1.1, 0.25), (1.5, 0.25), (np.inf, 0.25))
 GOOD = ((1.02, 0.5), (1.1, 0.3), (1.5, 0.2))  # of those that a probe runs
 PROBED = 16  # assignments that a probe runs in each round
 
-# Refining. The logs of dispatch_s, completion_s, latency_s and seconds per byte, in steps: what
-# was timed of a link is nearly right, what tiny tasks cost the host is not what others do.
-STEPS = np.array([0.5, 0.5, 0.5, 0.05])
-STARTS = ((0, 0, 0, 0), (1, 0, 0, 0), (2, 0, 0, 0))
+# Refining: the logs of dispatch_s and completion_s, in steps from what was timed.
+STEP = 0.5
+STARTS = ((0, 0), (1, 0), (2, 0))
 FINEST = 1 / 16  # of a step
 SIMULATIONS = 200  # of all runs, at most, from each start
-PULL = 5e-4  # a step away from what was timed has to save that much error, two four times as much
-LEAST_S = 1e-6  # that a cost which was timed as nothing is tried with
+PULL = 1e-3  # a step away from what was timed has to save that much error, two four times as much
+LEAST_S = 1e-6  # added before costs are scaled, for those that were timed as nothing
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -139,13 +138,12 @@ def validate(
 def refine(
     graph: Graph, topology: Topology, fitted: Sequence["Measured"], held_out: Sequence["Measured"]
 ) -> "Refined":
-    """The topology with the few costs of host and links that predict measured makespans best.
+    """The topology with the costs of the host that predict measured makespans best.
 
     What starting a task and seeing its end costs the host is hard to time: it depends on the
-    task, on what else the host has to do, and on whether it sleeps. But it shows in the makespans,
-    and so do links that are slower when all is busy. So `dispatch_s`, `completion_s`, latencies
-    and bandwidths (of all links by one factor) are scaled until the simulator predicts the fitted
-    makespans; good ones count most. If that does not help those held out, nothing changes.
+    task, on what else the host has to do, and on whether it sleeps. But it shows in the makespans.
+    So `dispatch_s` and `completion_s` are scaled until the simulator predicts the fitted ones;
+    good ones count most. If that does not help those held out, nothing changes.
     """
     from doppler.engine.calibration import Refined
 
@@ -183,24 +181,12 @@ def _descend(
 
 
 def _scaled(topology: Topology, steps: FloatArray) -> Topology:
-    """The topology with the costs of host and links so many steps away."""
-    dispatch, completion, latency, per_byte = np.exp(steps * STEPS).tolist()
-    host = topology.host
+    """The topology with the costs of the host so many steps away."""
+    costs = np.array([topology.host.dispatch_s, topology.host.completion_s])
+    costs = np.maximum((costs + LEAST_S) * np.exp(STEP * steps) - LEAST_S, 0.0)
+    dispatch_s, completion_s = costs.tolist()
     return replace(
-        topology,
-        host=replace(
-            host,
-            dispatch_s=max(host.dispatch_s, LEAST_S) * dispatch,
-            completion_s=max(host.completion_s, LEAST_S) * completion,
-        ),
-        links=tuple(
-            replace(
-                link,
-                latency_s=max(link.latency_s, LEAST_S) * latency,
-                bandwidth_bytes_per_s=link.bandwidth_bytes_per_s / per_byte,
-            )
-            for link in topology.links
-        ),
+        topology, host=replace(topology.host, dispatch_s=dispatch_s, completion_s=completion_s)
     )
 
 

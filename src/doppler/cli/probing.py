@@ -56,8 +56,8 @@ def probe(
     """Measure this machine: its devices, the links between them, and the host that drives them.
 
     With a graph, its kernels get the seconds that they took in runs of it, under good assignments
-    first of all, and host and links are fitted to the makespans. Some of the runs are held out to
-    say how far all that is off.
+    first of all, and the costs of the host are fitted to the makespans. Some of the runs are held
+    out to say how far all that is off.
 
     Example: dop probe --backend cpu --graph graph.json -o here.json
     """
@@ -165,8 +165,6 @@ def _print(result: "ProbeResult") -> None:
             f"{len(topology.exec_s)} kernels timed in {result.runs} runs; "
             f"in those held out, durations are off by {off_by}"
         )
-    if off := errors.makespans:
-        before, after = percent(off["before"]), percent(off["after"])
-        out.print(
-            f"and predicted makespans by {after}; by {before} before host and links were fitted"
-        )
+    if errors.makespans:
+        before, after = (percent(errors.makespans[key]) for key in ("before", "after"))
+        out.print(f"and makespans by {after}; by {before} before the host was fitted to others")

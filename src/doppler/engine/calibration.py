@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from doppler.arrays import FloatArray
 from doppler.assignment import Assignment
 from doppler.cost import DefaultCostModel
 from doppler.engine.robust import (
-    FEWEST,
     Samples,
     differ,
+    equal,
     least_absolute_line,
-    lower_quartile,
     typical_s,
     weighted_median,
 )
@@ -26,9 +26,10 @@ from doppler.trace import Trace
 
 KEPT = 512  # newest samples kept of each kernel on each device and of each size on each link
 KEPT_OF_HOST = 8192
-# A run counts by that power of how much longer than the best it took: kernels and copies slow each
+# For kernels an assignment counts by that power of how close it comes to the best: they slow each
 # other down where all devices are busy, and what matters are assignments that keep them so.
-QUALITY = 4.0
+QUALITY = 2.0
+AT_ONCE = 1.5  # times dispatch_s within which a host that is not busy starts a task
 TRANSFER, ALL = "transfer", "all"  # beside the kinds of vertices, in errors by kind
 
 
@@ -59,9 +60,9 @@ class Calibration:
     """What the traces of one graph say about the machine; grows with every trace.
 
     A kernel's seconds on a device are the mean of its samples there without stalls, those of good
-    runs first of all. Devices that are alike share their samples, so that a kernel seen on one is
-    priced on all, but for devices that are measurably different. The newest samples count, so a
-    machine that changes is followed.
+    assignments first of all. Devices that are alike share their samples, so that a kernel seen on
+    one is priced on all, but for devices that are measurably different. The newest samples count,
+    so a machine that changes is followed.
 
     >>> calibration = Calibration(topology, graph)
     >>> calibration.add(engine.run(graph, assignment))
@@ -71,20 +72,19 @@ class Calibration:
     def __init__(self, topology: Topology, graph: Graph) -> None:
         self._topology, self._graph = topology, graph
         self._signatures = signatures(graph)
-        # Seconds of a task and of its run, by signature and device, and by link and bytes.
-        self._execs: dict[tuple[str, int], deque[tuple[float, float]]] = {}
-        self._moves: dict[tuple[int, float], deque[tuple[float, float]]] = {}
-        self._best_s = np.inf  # of the runs
-        # Of tasks whose device or link was idle, from when they were ready, and from when their
+        self._runs: dict[bytes, tuple[int, list[float]]] = {}  # by assignment: number, makespans
+        # Seconds by signature and device, with the number of the assignment; by link and bytes.
+        self._execs: dict[tuple[str, int], deque[tuple[float, int]]] = {}
+        self._moves: dict[tuple[int, float], deque[float]] = {}
+        # Of tasks whose device or link was idle: from when they were ready, and from when their
         # last input ended, until they began.
-        self._since_ready_s: deque[float] = deque(maxlen=KEPT_OF_HOST)
-        self._since_input_s: deque[float] = deque(maxlen=KEPT_OF_HOST)
+        self._starts: deque[tuple[float, float]] = deque(maxlen=KEPT_OF_HOST)
 
     def add(self, trace: Trace) -> None:
         """Take in what a run of the graph on the topology's devices showed."""
         self._check(trace)
-        whole_s = trace.makespan_s
-        self._best_s = min(self._best_s, whole_s)
+        number, makespans = self._runs.setdefault(_assignment(trace), (len(self._runs), []))
+        makespans.append(trace.makespan_s)
         seconds = (trace.end_s - trace.begin_s).tolist()
         rows = zip(
             *(trace.vertex.tolist(), trace.device.tolist(), trace.link.tolist()),
@@ -93,13 +93,13 @@ class Calibration:
         )
         for vertex, device, link, size, took in rows:
             if link >= 0:
-                _append(self._moves, (link, size), (took, whole_s))
+                _append(self._moves, (link, size), took)
             elif signature := self._signatures[vertex]:
-                _append(self._execs, (signature, device), (took, whole_s))
+                _append(self._execs, (signature, device), (took, number))
         for row in _idle_starts(trace):
-            self._since_ready_s.append(float(trace.begin_s[row] - trace.ready_s[row]))
-            if (after := int(trace.after[row])) >= 0:
-                self._since_input_s.append(float(trace.begin_s[row] - trace.end_s[after]))
+            begin_s, after = trace.begin_s[row], int(trace.after[row])
+            since_input = begin_s - trace.end_s[after] if after >= 0 else np.nan
+            self._starts.append((begin_s - trace.ready_s[row], since_input))
 
     def topology(self) -> Topology:
         """The topology with what was found; what no trace shows stays as it was."""
@@ -121,73 +121,86 @@ class Calibration:
 
     def _exec_table(self) -> dict[str, tuple[float, ...]]:
         """The seconds of every signature on every device."""
-        alike = _alike([_essence(d) for d in self._topology.devices])
+        alike, weight = _alike([_essence(d) for d in self._topology.devices]), self._qualities()
+
+        def samples_on(signature: str, devices: Iterable[int]) -> Samples:
+            found = [self._execs.get((signature, d), ()) for d in devices]
+            pairs = np.array([pair for samples in found for pair in samples]).reshape(-1, 2)
+            return Samples(pairs[:, 0], weight[pairs[:, 1].astype(np.int64)])
+
         known = dict.fromkeys(signature for signature, _ in self._execs)
         shared: dict[tuple[str, int], float] = {}  # by signature and first device of a kind
         for signature in known:
             for kind in dict.fromkeys(alike):
-                samples = self._samples(signature, [d for d, k in enumerate(alike) if k == kind])
+                samples = samples_on(signature, (d for d, k in enumerate(alike) if k == kind))
                 if len(samples.seconds):
                     shared[signature, kind] = typical_s(*samples)
         table: dict[str, tuple[float, ...]] = {}
         for signature in known:
             row = []
             for d, kind in enumerate(alike):
-                own = self._samples(signature, [d])
+                own = samples_on(signature, [d])
                 rest = [e for e, k in enumerate(alike) if k == kind and e != d]
                 if (signature, kind) not in shared:
                     row.append(_from_others(signature, kind, shared))
-                elif differ(own, self._samples(signature, rest)):
+                elif differ(own, samples_on(signature, rest)):
                     row.append(typical_s(*own))
                 else:
                     row.append(shared[signature, kind])
             table[signature] = tuple(row)
         return table
 
-    def _samples(self, signature: str, devices: Sequence[int]) -> Samples:
-        """What a kernel took on some devices."""
-        return self._weighted(self._execs.get((signature, d), ()) for d in devices)
-
-    def _weighted(self, found: Iterable[Iterable[tuple[float, float]]]) -> Samples:
-        """Samples that count by how good their runs were."""
-        pairs = np.array([pair for pairs in found for pair in pairs]).reshape(-1, 2)
-        return Samples(pairs[:, 0], (self._best_s / np.maximum(pairs[:, 1], 1e-12)) ** QUALITY)
+    def _qualities(self) -> FloatArray:
+        """(assignments,) how much each counts: by all its runs, since a lucky one is no better."""
+        whole_s = np.array([typical_s(makespans) for _, makespans in self._runs.values()])
+        weight: FloatArray = (whole_s.min(initial=np.inf) / np.maximum(whole_s, 1e-12)) ** QUALITY
+        return weight
 
     def _links(self) -> tuple[Link, ...]:
+        """Links that are alike share their samples, but for those that are different."""
         links = self._topology.links
         alike = _alike([replace(link, name="") for link in links])
         result: list[Link] = []
         for i, (link, kind) in enumerate(zip(links, alike, strict=True)):
-            same = [j for j, k in enumerate(alike) if k == kind]
-            sizes = sorted({size for j, size in self._moves if j in same})
-            if not sizes:
+            shared: dict[float, list[float]] = {}
+            for (j, size), took in sorted(self._moves.items()):
+                if alike[j] == kind:
+                    shared.setdefault(size, []).extend(took)
+            if not shared:
                 result.append(link)
                 continue
-            by_size = [self._weighted(self._moves.get((j, n), ()) for j in same) for n in sizes]
-            fitted = fit_link(link, dict(zip(sizes, by_size, strict=True)))
-            own = self._weighted(
-                [(took / _transfer_s(fitted, size), whole_s) for took, whole_s in found]
-                for (j, size), found in self._moves.items()
-                if j == i
-            )
-            if differ(own, Samples(*np.ones((2, FEWEST)))):
+            fitted = fit_link(link, {size: equal(took) for size, took in shared.items()})
+            own = self._ratios(fitted, [i])
+            rest = self._ratios(fitted, [j for j, k in enumerate(alike) if k == kind and j != i])
+            if differ(own, rest):
                 fitted = _slowed(fitted, typical_s(*own))
             result.append(fitted)
         return tuple(result)
 
+    def _ratios(self, link: Link, numbers: Sequence[int]) -> Samples:
+        """What transfers over some links took, relative to one, by whose seconds they count."""
+        rows = [
+            (took / _transfer_s(link, size), _transfer_s(link, size))
+            for (number, size), samples in self._moves.items()
+            if number in numbers
+            for took in samples
+        ]
+        return Samples(*np.array(rows).reshape(-1, 2).T)
+
     def _host(self) -> Host:
         """Its costs; one that is known stays.
 
-        From tasks that waited for nothing else: they begin `dispatch_s` after they are ready, and
-        `completion_s` more after their last input ended. Some also waited for a busy host, so it
-        is the lower quartile that counts.
+        From tasks that waited for nothing else: they begin `dispatch_s` after they are ready, if
+        the host is not busy, and `completion_s` more after their last input ended.
         """
         host = self._topology.host
-        if self._since_ready_s and host.dispatch_s == 0:
-            host = replace(host, dispatch_s=lower_quartile(self._since_ready_s))
-        if self._since_input_s and host.completion_s == 0:
-            both = lower_quartile(self._since_input_s)
-            host = replace(host, completion_s=max(0.0, both - host.dispatch_s))
+        since_ready, since_input = np.array(self._starts).reshape(-1, 2).T
+        if len(since_ready) and host.dispatch_s == 0:
+            host = replace(host, dispatch_s=max(0.0, float(np.quantile(since_ready, 0.25))))
+        at_once = (since_ready <= AT_ONCE * host.dispatch_s) & np.isfinite(since_input)
+        if at_once.any() and host.completion_s == 0:
+            gap = float(np.median(since_input[at_once]))
+            host = replace(host, completion_s=max(0.0, gap - host.dispatch_s))
         return host
 
 
@@ -220,7 +233,8 @@ def duration_errors(topology: Topology, graph: Graph, traces: Sequence[Trace]) -
 def fit_link(link: Link, samples: Mapping[float, Samples]) -> Link:
     """A link whose `latency + bytes / bandwidth` comes closest to samples of seconds by bytes.
 
-    With one size only, the latency stays what it was, if it can.
+    In the sum of absolute errors, since it is seconds that a link is busy. With one size only, the
+    latency stays what it was, if it can.
     """
     size = np.array(list(samples), np.float64)
     took = np.maximum([typical_s(*samples[s]) for s in samples], 1e-9)
@@ -234,14 +248,19 @@ def fit_link(link: Link, samples: Mapping[float, Samples]) -> Link:
     latency, slope = least_absolute_line(size, took, count)
     if latency < 0:
         moved = size > 0
-        latency, slope = 0.0, weighted_median((took / size.clip(1))[moved], count[moved])
+        latency, slope = 0.0, weighted_median((took / size.clip(1))[moved], (count * size)[moved])
     slope = max(slope, 1e-16)
     return replace(link, latency_s=latency, bandwidth_bytes_per_s=1.0 / slope)
 
 
-def _append(
-    samples: dict[Any, deque[tuple[float, float]]], key: Any, value: tuple[float, float]
-) -> None:
+def _assignment(trace: Trace) -> bytes:
+    """The devices of the vertices, as a key."""
+    devices, execs = np.full(len(trace.vertex_names), -1), ~trace.is_transfer
+    devices[trace.vertex[execs]] = trace.device[execs]
+    return devices.tobytes()
+
+
+def _append(samples: dict[Any, deque[Any]], key: Any, value: Any) -> None:
     if key not in samples:
         samples[key] = deque(maxlen=KEPT)
     samples[key].append(value)

@@ -5,6 +5,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
+from typing import cast
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from doppler.engine.backends.registry import make_backend
 from doppler.engine.calibration import TRANSFER, Measured, Refined, calibrate, duration_errors
 from doppler.engine.engine import Engine
 from doppler.engine.probe_bench import Bench, Sample
-from doppler.engine.probe_host import measure_host
+from doppler.engine.probe_host import HostWatch, measure_host
 from doppler.engine.probe_kernels import measure_kernels
 from doppler.engine.probe_links import measure_links
 from doppler.engine.probe_machine import HOST, Wanted, find_machine
@@ -32,7 +33,7 @@ from doppler.trace import Trace
 LINKS, KERNELS = 0.2, 0.25  # shares of the time for them; what is left is the graph's
 SHARES = (0.25, 0.6, 1.0)  # of the graph's time that is over at the end of each round of runs
 FEWEST_ROUNDS = 2  # however short the time
-RANDOM = 4  # random assignments in the first round
+RANDOM = 2  # random assignments in the first round
 REPEATS = 5  # times each assignment is run at most
 HELD_OUT = 4  # one assignment of so many is left out of the fit, to measure its error
 FORMAT, VERSION = "doppler-samples", 1
@@ -50,9 +51,7 @@ class ProbeErrors:
     links: dict[str, float]  # by way: throughput of several transfers, root mean square
     roofline: dict[str, float]  # by kind of kernel: seconds, mean
     held_out: dict[str, float]  # by kind of vertex: seconds in runs that were not fitted, mean
-    makespans: dict[
-        str, float
-    ]  # of the same runs, `before` and `after` refining; {} if that is not
+    makespans: dict[str, float]  # of the same runs, mean: `before` and `after` refining, if so
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,19 +100,22 @@ def probe(
     until, samples = monotonic() + seconds, list[Sample]()
     machine = find_machine(wanted, ahead=ahead)
     first, errors = _measure_parts(machine, make, seconds, samples, shared=partitions is not None)
-    with Engine(first, make(first)) as engine:
+    watch = HostWatch(make(first))
+    with Engine(first, cast("Backend", watch)) as engine:
         first = replace(first, host=measure_host(engine, samples))
         if graph is None:
             return ProbeResult(_described(first, None), tuple(samples), errors)
         runs = _Runs(engine, graph)
-        topology, off = _probe_graph(runs, first, until, assignments, refine, seed)
-    held_out = runs.traces(held_out=True)
-    samples += _samples(graph, first, [*runs.traces(held_out=False), *held_out])
-    durations = duration_errors(topology, graph, held_out)
+        timed, refined = _probe_graph(runs, watch, first, until, assignments, refine, seed)
+    fitted, held_out = (runs.traces(held_out=h) for h in (False, True))
+    samples += _samples(graph, first, [*fitted, *held_out])
+    errors = replace(errors, held_out=duration_errors(timed, graph, held_out or fitted))
+    if refined:
+        errors = replace(errors, makespans={"before": refined.before, "after": refined.after})
     return ProbeResult(
-        topology=_described(topology, graph),
+        topology=_described(refined.topology if refined else timed, graph),
         samples=tuple(samples),
-        errors=replace(errors, held_out=durations, makespans=off),
+        errors=errors,
         runs=sum(len(found) for found in runs.found.values()),
         measured=tuple(runs.measured(held_out=False) + runs.measured(held_out=True)),
         failures=tuple(runs.failures.values()),
@@ -179,29 +181,31 @@ def _measure_parts(
 
 def _probe_graph(
     runs: "_Runs",
+    watch: HostWatch,
     first: Topology,
     until: float,
     assignments: MakeAssignments | None,
     refine: Refine | None,
     seed: int,
-) -> tuple[Topology, dict[str, float]]:
-    """The topology that rounds of runs of the graph show, and the error of makespans on it."""
-    graph, began, off = runs.graph, monotonic(), dict[str, float]()
+) -> tuple[Topology, Refined | None]:
+    """The topology as timed in rounds of runs of the graph, and what refining made of it."""
+    graph, began = runs.graph, monotonic()
     chosen = probing_assignments(graph, first, seed)
-    # What an end costs is not what it does among tiny tasks: calibration is to find it.
-    topology = unknown = replace(first, host=replace(first.host, completion_s=0.0))
+    timed, host = first, replace(first.host, completion_s=0.0)  # it is for calibration to find
+    refined: Refined | None = None
     for number, share in enumerate(SHARES):
         if number:
             if assignments is None or (number >= FEWEST_ROUNDS and monotonic() > until):
                 break
-            chosen = [*assignments(topology)]
+            chosen = [*assignments(refined.topology if refined else timed)]
+        watch.reset()
         runs.run(chosen, began + share * (until - began))
-        held_out = runs.traces(held_out=True)
-        topology = calibrate(unknown, graph, runs.traces(held_out=False) or held_out)
+        host = replace(host, dispatch_s=watch.dispatch_s or host.dispatch_s)
+        fitted = runs.traces(held_out=False) or runs.traces(held_out=True)
+        timed = calibrate(replace(first, host=host), graph, fitted)
         if refine:
-            refined = refine(topology, *(runs.measured(held_out=h) for h in (False, True)))
-            topology, off = refined.topology, {"before": refined.before, "after": refined.after}
-    return topology, off
+            refined = refine(timed, *(runs.measured(held_out=h) for h in (False, True)))
+    return timed, refined
 
 
 class _Runs:

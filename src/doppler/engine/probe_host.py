@@ -1,11 +1,13 @@
-"""What the host costs: tiny tasks through the engine itself, side by side and in a row."""
+"""What the host costs: tiny tasks through the engine, and how busy it is in runs of a graph."""
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from doppler.assignment import Assignment
+from doppler.engine.backends.base import Backend, Done
 from doppler.engine.engine import Engine
 from doppler.engine.probe_bench import Sample
 from doppler.engine.robust import typical_s
@@ -13,6 +15,7 @@ from doppler.graph.builder import GraphBuilder
 from doppler.graph.graph import Graph, Kernel
 from doppler.graph.ops import OpKind
 from doppler.progress import track
+from doppler.tasks import Tasks
 from doppler.topology.topology import Host
 from doppler.trace import Trace
 
@@ -40,6 +43,43 @@ def measure_host(engine: Engine, samples: list[Sample]) -> Host:
     )
     completion = max(0.0, gap - dispatch)
     return replace(engine.topology.host, dispatch_s=dispatch, completion_s=completion)
+
+
+class HostWatch:
+    """A backend, and for how long the engine that drives it was busy: whenever it did not wait."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._since_s = 0.0
+        self.reset()
+
+    def reset(self) -> None:
+        """Count from here on."""
+        self._busy_s, self._tasks = 0.0, 0
+
+    @property
+    def dispatch_s(self) -> float:
+        """Seconds of the host per task, to start it and to see it end."""
+        return self._busy_s / max(self._tasks, 1)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    def begin(self, graph: Graph, tasks: Tasks) -> None:
+        """Start the clock of a run."""
+        self._backend.begin(graph, tasks)
+        self._since_s = self._backend.now_s()
+
+    def wait(self, timeout_s: float) -> list[Done]:
+        """The tasks that ended."""
+        called_s = self._backend.now_s()
+        done = self._backend.wait(timeout_s)
+        returned_s = self._backend.now_s()
+        waited = not done or min(each.end_s for each in done) > called_s
+        self._busy_s += (called_s if waited else returned_s) - self._since_s
+        self._since_s = returned_s
+        self._tasks += len(done)
+        return done
 
 
 def _runs(engine: Engine, count: int, what: str, samples: list[Sample]) -> Iterator[Trace]:

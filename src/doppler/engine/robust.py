@@ -1,6 +1,6 @@
 """Statistics of durations that a few odd samples do not mislead."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -9,6 +9,7 @@ from doppler.arrays import BoolArray, FloatArray
 
 STALL = 4.0  # times the median from which a sample is a stall
 FEWEST = 5  # samples that can differ from others
+MOST_POINTS = 64  # that a line is drawn through
 SIGMAS, LEAST = 3.0, 0.02  # they differ if by more than so many standard errors, and that share
 
 
@@ -17,6 +18,11 @@ class Samples(NamedTuple):
 
     seconds: FloatArray
     weight: FloatArray
+
+
+def equal(seconds: Sequence[float] | FloatArray) -> Samples:
+    """Samples that all count the same."""
+    return Samples(np.asarray(seconds, np.float64), np.ones(len(seconds)))
 
 
 def typical_s(samples: Sequence[float] | FloatArray, weight: FloatArray | None = None) -> float:
@@ -58,28 +64,19 @@ def _standard_error(samples: Samples) -> float:
     return float(np.sqrt(off @ off) / weight.sum())
 
 
-def lower_quartile(samples: Iterable[float]) -> float:
-    """What a quarter of some samples is below, but not less than 0."""
-    return max(0.0, float(np.quantile(list(samples), 0.25)))
-
-
 def least_absolute_line(x: FloatArray, y: FloatArray, weight: FloatArray) -> tuple[float, float]:
-    """(intercept, slope) of the line with the least sum of absolute errors over the root of y.
+    """(intercept, slope) of the line with the least weighted sum of absolute errors.
 
-    Between absolute errors, which forget the small ones, and relative ones, which let many small
-    ones decide on the large.
+    It goes through two of the points, so all pairs are tried; of those that weigh most, if there
+    are many.
     """
-    wanted = weight / y**1.5
-    current = wanted
-    intercept = slope = 0.0
-    for _ in range(50):
-        total = current.sum()
-        mean_x, mean_y = (current @ x) / total, (current @ y) / total
-        slope = float(current @ ((x - mean_x) * (y - mean_y)) / (current @ (x - mean_x) ** 2))
-        intercept = float(mean_y - slope * mean_x)
-        relative = np.abs(intercept + slope * x - y) / y
-        current = wanted / np.maximum(relative, 1e-6)
-    return intercept, slope
+    points = np.argsort(-weight * y, kind="stable")[:MOST_POINTS]
+    a, b = points[np.array(np.triu_indices(len(points), 1))]
+    slope = (y[b] - y[a]) / (x[b] - x[a])  # all x are different
+    intercept = y[a] - slope * x[a]
+    error = np.abs(intercept[:, None] + slope[:, None] * x - y) @ weight
+    best = int(np.argmin(error))
+    return float(intercept[best]), float(slope[best])
 
 
 def weighted_median(values: FloatArray, weights: FloatArray) -> float:
