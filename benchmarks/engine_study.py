@@ -129,7 +129,7 @@ def study(name: str, args: argparse.Namespace) -> Result:
             engine,
             diverse_assignments(graph, topology, args.assignments),
             repeats=args.check_repeats,
-            warm_up=0,
+            warm_up=1,
         )
         result["validation"] = {
             **{key: getattr(checked, key) for key in ("pearson", "spearman", "mape")},
