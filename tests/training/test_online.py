@@ -300,7 +300,7 @@ def test_on_an_engine_results_do_not_depend_on_who_serves() -> None:
     }
     # Which candidates the placer would find depends on the clock: these are given.
     config = replace(QUICK, explore=0.5, slowdown=1e3, drop=1e6, think=False)
-    others = [place(work, topology, name).devices for name in ("single", "enumerative")]
+    others = [np.where(work.is_input, -1, device) for device in (0, 1)]
     with Engine(topology, "cpu") as engine, OnlinePlacer(work, engine, start, config) as placer:
         assert placer._rotation.propose(others) == 2
         expected = engine.execute(work, start, inputs).outputs
