@@ -52,7 +52,8 @@ LAYER, CHAIN = "p100x4/llama-layer", "p100x4/chainmm"
 TRANSFERS = [(s, t) for t in ("llama-block", "llama-layer") for s in ("ffnn", "chainmm")]
 SHOTS = (0, 2048, 4096)
 SEED_EVALUATIONS = 20_000
-VARIANTS = 3  # copies with other costs of the graphs that a policy for others is trained on
+# Copies with other costs of the graphs that a policy for others is trained on.
+UNSEEN = {"": 3, " without variants": 0}
 
 Result = dict[str, Any]
 
@@ -72,6 +73,9 @@ def variants() -> dict[str, TrainConfig]:
         "paper's device features": replace(base, policy=PolicyConfig(features="paper")),
         "no expert": replace(base, sim=replace(sim, expert=None, reinforce=1.0)),
         "no REINFORCE": replace(base, sim=replace(sim, reinforce=0.0)),
+        "an update after every episode": replace(base, sim=replace(sim, batch=1)),
+        "devices alike are several choices": replace(base, sim=replace(sim, alike=False)),
+        "SEL imitates in Stage I only": replace(base, sim=replace(sim, anchor=0.0)),
         "paper preset": PRESETS["paper"],
     }
 
@@ -92,7 +96,11 @@ def jobs() -> list[Job]:
     found += [Job(f"rule/{label}/0", _rule(label), 0) for label in SIX]
     for seed in range(SEEDS):
         found += [Job(f"quality/{label}/{seed}", _quality(label), seed) for label in SIX]
-        found += [Job(f"unseen/{label}/{seed}", _unseen(label), seed) for label in FOUR]
+        found += [
+            Job(f"unseen/{label}{name}/{seed}", _unseen(label, copies), seed)
+            for name, copies in UNSEEN.items()
+            for label in FOUR
+        ]
         for label in (CHAIN, LAYER):
             found += [
                 Job(f"ablation/{label} {name}/{seed}", _ablation(label, config), seed)
@@ -209,10 +217,10 @@ def _seeded(policy: DualPolicy, graph: Graph, topology: Topology, seed: int) -> 
     }
 
 
-def _unseen(label: str) -> Callable[[float, int], Result]:
+def _unseen(label: str, copies: int) -> Callable[[float, int], Result]:
     def work(seconds: float, seed: int) -> Result:
         others = [other for other in FOUR if other != label]
-        config = replace(PRESETS["default"], variants=VARIANTS)
+        config = replace(PRESETS["default"], variants=copies)
         trainer, took = train(others, config, seconds, seed)
         return took | judge(trainer.policy, *problem(label), 128)
 
@@ -395,12 +403,13 @@ def show_seeded(tables: Any, known: dict[str, float]) -> None:
 
 def show_unseen(tables: Any, known: dict[str, float]) -> None:
     print("\n### A graph it has not seen, after training on the other three\n")
-    print("| problem | best known, ms | 128 samples | greedy | seconds |\n|---|---|---|---|---|")
+    print("| problem | best known, ms | 128 samples | greedy | seconds | without variants |")
+    print("|---|---|---|---|---|---|")
     for label in FOUR:
-        rows = tables["unseen"].get(label, [])
+        rows, plain = (tables["unseen"].get(label + name, []) for name in UNSEEN)
         cells = [spread(rows, key, known[label]) for key in ("policy", "greedy")]
-        took = spread(rows, "inference_s")
-        print(f"| `{label}` | {known[label]:.2f} | {' | '.join(cells)} | {took} |")
+        cells += [spread(rows, "inference_s"), spread(plain, "policy", known[label])]
+        print(f"| `{label}` | {known[label]:.2f} | {' | '.join(cells)} |")
 
 
 def show_ablation(tables: Any, known: dict[str, float]) -> None:

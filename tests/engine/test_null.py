@@ -1,5 +1,6 @@
 """The event loop, with tasks that only take time: in virtual time it is the simulator."""
 
+import gc
 import math
 from threading import Timer
 
@@ -147,6 +148,27 @@ def test_a_run_can_be_cancelled_and_the_next_is_not(timeout_s: float) -> None:
         engine.run(graph, assign(graph, 2))
     seconds[0] = 0.0
     engine.run(graph, assign(graph, 2))
+
+
+def test_no_garbage_is_collected_during_a_run_and_again_afterwards() -> None:
+    topology, seen = machine(), list[bool]()
+
+    def seconds(graph: Graph, tasks: Tasks, task: int) -> float:
+        seen.append(gc.isenabled())
+        return 0.0
+
+    graph = chain(3)[0]
+    engine = Engine(topology, VirtualBackend(topology, seconds))
+    engine.run(graph, assign(graph, 1))
+    assert gc.isenabled()
+    assert seen
+    assert not any(seen)
+    gc.disable()
+    try:
+        engine.run(graph, assign(graph, 1))
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
 
 
 def test_backends_have_names() -> None:

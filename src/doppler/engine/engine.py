@@ -1,6 +1,8 @@
 """Engine: an Executor that runs assignments on real devices (Alg. 1 in real time)."""
 
-from collections.abc import Mapping
+import gc
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Event
 from types import TracebackType
@@ -159,7 +161,8 @@ class Engine:
         values = Values(self._loaded, tasks, self.backend) if self._loaded else None
         run = _Run(self, graph, assignment, tasks, values, seed)
         try:
-            run.loop()
+            with _no_collection():
+                run.loop()
             outputs = values.results() if values and keep else {}
         except BaseException:
             self.backend.stop()
@@ -174,6 +177,18 @@ class Engine:
     def is_cancelled(self) -> bool:
         """Whether the run under way is to stop."""
         return self._cancelled.is_set()
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Without Python's collector of cycles, which may take longer than a whole run."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class _Run:
