@@ -109,4 +109,5 @@ def make_neighbourhood(graph: Graph) -> "Neighbourhood":
             group_of[v] = numbers.setdefault(key, len(numbers))
     members = np.flatnonzero(group_of >= 0)
     group_ptr, group = csr(group_of[members], members, len(numbers))
-    return Neighbourhood(graph.assigned, group_ptr, group, group_of, next_ptr, following)
+    movable = graph.topological_order[~graph.is_input[graph.topological_order]]
+    return Neighbourhood(movable, group_ptr, group, group_of, next_ptr, following)

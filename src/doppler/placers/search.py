@@ -52,8 +52,8 @@ class SearchConfig:
     evaluations: int | None = None  # instead of seconds: simulations in all
     chains: int | None = None  # searches side by side; one per core if None
     enough_s: float = 0.0  # stop at this cost: a lower bound, say
-    hot: float = 1e-3  # temperature at the beginning, as a share of the makespan; 0: only improve
-    cold: float = 2e-5  # and at the end
+    hot: float = 2e-3  # temperature at the beginning, as a share of the makespan; 0: only improve
+    cold: float = 1e-4  # and at the end
     restarts: int = 1  # times the temperature falls within the budget
     draws: int = 1  # of the noise: the objective is the mean makespan over them
     quantile: float | None = None  # of the makespans over the draws, instead of their mean
@@ -84,9 +84,10 @@ class SearchResult:
 class AnnealingPlacer:
     """Simulated annealing from the best heuristic, with moves of vertices, chains and meta-ops.
 
-    Moves: a vertex to another device; two vertices, or two shards of one meta-op, exchanged; a
-    walk along the dataflow put on one device; two devices exchanged within a meta-op. Each is
-    simulated and accepted by Metropolis' rule. The best assignment seen is returned, also on
+    Moves: a vertex to another device, mostly that of a vertex nearby; two vertices, or two shards
+    of one meta-op, exchanged; a walk along the dataflow put on one device; two devices exchanged
+    within a meta-op, or over a stretch of the topological order. Each is simulated and accepted
+    by Metropolis' rule. The best assignment seen is returned, also on
     Ctrl-C.
     """
 

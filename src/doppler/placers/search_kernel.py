@@ -9,14 +9,15 @@ from doppler.arrays import FloatArray, IntArray
 from doppler.sim.kernel import UNFINISHED, Problem, Scratch, run_batch
 
 compiled: Any = njit(cache=True, nogil=True)
-MOVE, SWAP, CHAIN, EXCHANGE = 0, 1, 2, 3
+NEAR = 0.75  # probability that the device to move to is that of a vertex nearby
+WALK = 8  # vertices that are moved along the dataflow at once, at most
 INFEASIBLE = 1e290  # for each task that never starts for lack of memory: any other cost is less
 
 
 class Neighbourhood(NamedTuple):
     """What moves are made of."""
 
-    movable: IntArray  # (M,) vertices that get a device
+    movable: IntArray  # (M,) vertices that get a device, in topological order
     group_ptr: IntArray  # (G+1,) CSR of vertices that were one operation: shards of a meta-op
     group: IntArray
     group_of: IntArray  # (V,) group of each vertex, -1 if it has none
@@ -101,37 +102,59 @@ def propose(n: Neighbourhood, c: Chain, num_devices: int) -> int:
     if num_devices < 2:
         return 0
     v = n.movable[np.random.randint(len(n.movable))]
-    kind = np.random.randint(8)
-    if kind < 3:  # one vertex to another device
-        return put(c, 0, v, np.random.randint(num_devices))
-    if kind < 5:  # two vertices exchange their devices
+    kind = np.random.randint(16)
+    if kind < 6:  # one vertex to another device
+        return put(c, 0, v, likely_device(n, c, v, num_devices))
+    if kind < 10:  # two vertices exchange their devices
         w = n.movable[np.random.randint(len(n.movable))]
-        if n.group_of[v] >= 0 and kind == 4:
+        if n.group_of[v] >= 0 and kind < 8:
             w = random_member(n, n.group_of[v])
         old = c.devices[0, v]
         count = put(c, 0, v, c.devices[0, w])
         return put(c, count, w, old)
-    if kind < 7:  # a walk along the dataflow to one device
-        device, count = np.random.randint(num_devices), 0
-        for _ in range(np.random.randint(2, 8)):
+    if kind < 14:  # a walk along the dataflow to one device
+        device, count = likely_device(n, c, v, num_devices), 0
+        for _ in range(np.random.randint(2, WALK)):
             count = put(c, count, v, device)
-            size = n.next_ptr[v + 1] - n.next_ptr[v]
-            if size == 0:
+            w = random_neighbour(n, v)
+            if w == v:
                 break
-            v = n.next[n.next_ptr[v] + np.random.randint(size)]
+            v = w
         return count
-    return exchange(n, c, n.group_of[v], num_devices)
+    a, b = np.random.randint(num_devices), np.random.randint(num_devices)
+    if kind < 15:  # two devices are exchanged among the shards of a meta-op
+        group = n.group_of[v]
+        first, last = (n.group_ptr[group], n.group_ptr[group + 1]) if group >= 0 else (0, 0)
+        return exchange(c, n.group[first:last], a, b)
+    # and over a stretch of the topological order, of any length
+    length = int(2.0 * (len(n.movable) / 2.0) ** np.random.random())
+    first = np.random.randint(max(len(n.movable) - length, 0) + 1)
+    return exchange(c, n.movable[first : first + length], a, b)
 
 
 @compiled
-def exchange(n: Neighbourhood, c: Chain, group: int, num_devices: int) -> int:
-    """Exchange two devices among the shards of a meta-op."""
+def likely_device(n: Neighbourhood, c: Chain, v: int, num_devices: int) -> int:
+    """Mostly the device of a vertex one or two steps from v: fewer tensors are moved then."""
+    if np.random.random() >= NEAR:
+        return np.random.randint(num_devices)
+    w = random_neighbour(n, v)
+    if np.random.randint(2):
+        w = random_neighbour(n, w)
+    return c.devices[0, w]
+
+
+@compiled
+def random_neighbour(n: Neighbourhood, v: int) -> int:
+    """A vertex that v feeds or is fed by; v itself if there is none."""
+    size = n.next_ptr[v + 1] - n.next_ptr[v]
+    return n.next[n.next_ptr[v] + np.random.randint(size)] if size else v
+
+
+@compiled
+def exchange(c: Chain, vertices: IntArray, a: int, b: int) -> int:
+    """Exchange two devices among some vertices."""
     count = 0
-    if group < 0:
-        return 0
-    a, b = np.random.randint(num_devices), np.random.randint(num_devices)
-    for i in range(n.group_ptr[group], n.group_ptr[group + 1]):
-        v = n.group[i]
+    for v in vertices:
         if c.devices[0, v] == a:
             count = put(c, count, v, b)
         elif c.devices[0, v] == b:
