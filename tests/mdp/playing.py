@@ -83,6 +83,7 @@ def random_weights(instance: Instance, seed: int = 0, *, width: int = 6, depth: 
         hidden=matrix(width, depth) / np.float32(width),
         hidden_bias=matrix(depth),
         out=matrix(depth),
+        crowded=np.full(1, 1.5, np.float32),
     )
 
 

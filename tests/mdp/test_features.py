@@ -12,7 +12,7 @@ from strategies import graphs, topologies
 
 from doppler.graph import GraphBuilder
 from doppler.mdp import DEVICE_FEATURES, FEATURE_SETS, VERTEX_FEATURES, Episode, make_instance
-from doppler.mdp.features import squeeze
+from doppler.mdp.features import MOST_SHARE, NOT_SECONDS, early, squeeze
 from doppler.mdp.instance import Instance
 from doppler.programs import random_dag
 from doppler.topology import Host, Topology
@@ -28,13 +28,12 @@ def example() -> Instance:
 
 
 def seconds(episode: Episode, vertex: int) -> dict[str, list[float]]:
-    """Every device feature in seconds (the share as it is), by name."""
+    """Every device feature in seconds (shares and flags as they are), by name."""
     table = episode.device_features(vertex)
     assert table.shape == (2, len(DEVICE_FEATURES))
     raw = np.expm1(table * log1p(100.0)) / 100.0 * SCALE_S
     columns = {name: raw[:, i].tolist() for i, name in enumerate(DEVICE_FEATURES)}
-    share = DEVICE_FEATURES.index("sibling_share")
-    return columns | {"sibling_share": table[:, share].tolist()}
+    return columns | {DEVICE_FEATURES[i]: table[:, i].tolist() for i in NOT_SECONDS}
 
 
 def assert_features(episode: Episode, vertex: int, expected: dict[str, list[float]]) -> None:
@@ -200,7 +199,8 @@ def test_features_do_not_depend_on_the_unit_of_time(factor: float) -> None:
 @settings(max_examples=100)
 @given(data=st.data())
 def test_features_are_finite_and_not_negative(data: st.DataObject) -> None:
-    topology = data.draw(topologies())
+    memories = st.just(float("inf")) | st.integers(1, 40).map(float)
+    topology = data.draw(topologies(memory_bytes=memories))
     instance = make_instance(data.draw(graphs(num_devices=topology.num_devices)), topology)
     for static in (instance.vertex_features, instance.edge_features):
         assert np.isfinite(static).all()
@@ -211,7 +211,12 @@ def test_features_are_finite_and_not_negative(data: st.DataObject) -> None:
         features = episode.device_features(vertex)
         assert np.isfinite(features).all()
         assert (features >= 0).all()
+        assert early(features).any()
         episode.place(vertex, data.draw(st.integers(0, topology.num_devices - 1)))
+    graph = instance.graph
+    made = ~graph.is_input[graph.tensor_producer]
+    results = made & ~np.isin(np.arange(graph.num_tensors), graph.edge_tensor)
+    assert episode.held_bytes.sum() == graph.tensor_bytes[results].sum()
 
 
 @pytest.mark.parametrize("exec_s", [0.0, 5e-324, 1e-300])
@@ -279,3 +284,56 @@ def test_siblings_meet_after_chains() -> None:
     assert episode.device_features(0)[:, share].tolist() == [0.0, 1.0]
     episode.place(0, 0)
     assert episode.device_features(1)[:, share].tolist() == [1.0, 1.0]  # its own chain, and 5
+
+
+def small_memories(*bytes_: float) -> Topology:
+    """Equal devices and links, of so many bytes each."""
+    topology = uniform(len(bytes_))
+    devices = [replace(d, memory_bytes=b) for d, b in zip(topology.devices, bytes_, strict=True)]
+    return replace(topology, devices=tuple(devices))
+
+
+def memory(episode: Episode, vertex: int) -> list[list[float]]:
+    """Of each device, how full it would be, and whether that is too much."""
+    names = ("memory_share", "no_room")
+    columns = [DEVICE_FEATURES.index(name) for name in names]
+    return episode.device_features(vertex)[:, columns].tolist()
+
+
+def test_memory_while_vertices_are_placed() -> None:
+    """C reads A (4 bytes) and B (2); E reads B, and makes 3 that nobody reads."""
+    g = GraphBuilder("memory")
+    x = g.input("x", output_bytes=1e9)
+    a = g.op("a", "matmul", reads=[x], output_bytes=3.5, exec_s=1.0)  # whole bytes count
+    b = g.op("b", "matmul", reads=[x], output_bytes=2.0, exec_s=1.0)
+    g.op("c", "matmul", reads=[a, b], output_bytes=0.0, exec_s=1.0)
+    g.op("e", "matmul", reads=[b], output_bytes=3.0, exec_s=1.0)
+    episode = Episode(make_instance(g.build(), small_memories(8.0, 4.0, float("inf"))))
+    nothing = [0.0, 0.0]
+    assert memory(episode, A) == [[0.5, 0.0], [1.0, 0.0], nothing]
+    episode.place(A, 0)
+    assert memory(episode, B) == [[0.75, 0.0], [0.5, 0.0], nothing]
+    episode.place(B, 1)
+    assert episode.held_bytes.tolist() == [4.0, 2.0, 0.0]
+    assert memory(episode, C) == [[0.75, 0.0], [1.5, 1.0], nothing]  # with a copy of the other
+    episode.place(C, 0)
+    assert episode.held_bytes.tolist() == [2.0, 2.0, 0.0]  # A is gone; E reads B, so both stay
+    assert memory(episode, E) == [[0.625, 0.0], [1.25, 1.0], nothing]
+    episode.place(E, 0)
+    assert episode.held_bytes.tolist() == [3.0, 0.0, 0.0]  # a result stays
+
+
+def test_far_too_little_memory_is_all_the_same() -> None:
+    g = GraphBuilder("large")
+    g.op("a", "matmul", reads=[], output_bytes=1e9, exec_s=1.0)
+    episode = Episode(make_instance(g.build(), small_memories(1.0, 1e8)))
+    assert memory(episode, A) == [[MOST_SHARE, 1.0], [MOST_SHARE, 1.0]]
+
+
+def test_early_is_the_first_with_room() -> None:
+    start, no_room = (DEVICE_FEATURES.index(name) for name in ("extra_start", "no_room"))
+    features = np.zeros((4, 3, len(DEVICE_FEATURES)))
+    features[..., start] = [[0, 1, 0], [0, 1, 2], [0, 2, 2], [0, 1, 0]]
+    features[..., no_room] = [[0, 0, 0], [1, 0, 0], [1, 0, 0], [1, 1, 1]]
+    expected = [[1, 0, 1], [0, 1, 0], [0, 1, 1], [1, 0, 1]]
+    assert early(features).astype(int).tolist() == expected

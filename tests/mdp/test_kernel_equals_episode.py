@@ -22,6 +22,9 @@ samplings = st.builds(
 )
 
 
+memories = st.just(float("inf")) | st.integers(1, 40).map(float)
+
+
 def assert_equal(instance: Instance, played: Played) -> None:
     """Every episode is a valid one, and was seen as the readable one sees it."""
     state, record = played.state, played.record
@@ -34,6 +37,7 @@ def assert_equal(instance: Instance, played: Played) -> None:
             np.testing.assert_allclose(
                 record.features[b, step], episode.device_features(vertex), rtol=1e-5, atol=1e-6
             )
+    assert state.held_bytes.tolist() == episode.held_bytes.tolist()
     assert state.begin_s.tolist() == episode.begin_s.tolist()
     assert state.end_s.tolist() == episode.end_s.tolist()
 
@@ -41,7 +45,7 @@ def assert_equal(instance: Instance, played: Played) -> None:
 @settings(max_examples=300)
 @given(data=st.data(), sampling=samplings, seed=st.integers(0, 2**40))
 def test_small_graphs(data: st.DataObject, sampling: Sampling, seed: int) -> None:
-    topology = data.draw(topologies())
+    topology = data.draw(topologies(memory_bytes=memories))
     instance = make_instance(
         data.draw(graphs(max_vertices=12, num_devices=topology.num_devices)), topology
     )

@@ -23,6 +23,7 @@ from strategies import graphs, topologies
 
 from doppler.arrays import FloatArray
 from doppler.cost import DefaultCostModel
+from doppler.graph import GraphBuilder
 from doppler.mdp import DEVICE_FEATURES, Instance, make_instance
 from doppler.mdp.kernel import Weights
 from doppler.mdp.rollout import GREEDY, MIN_PART, Roller, Sampling
@@ -198,6 +199,20 @@ def test_what_is_recorded_as_early_is_early() -> None:
     record = play(instance, no_opinion(instance), GREEDY).record
     extra = record.features[0, :, :, DEVICE_FEATURES.index("extra_start")]
     assert (extra <= 0).tolist() == [[True, True], [True, False]]
+
+
+def test_placing_early_looks_for_room() -> None:
+    """Both could begin at once on either device, which holds one of them."""
+    topology = uniform(2)
+    small = tuple(replace(device, memory_bytes=3.0) for device in topology.devices)
+    topology = replace(topology, devices=small)
+    g = GraphBuilder("two")
+    for name in "ab":
+        g.op(name, "matmul", reads=[], output_bytes=2.0, exec_s=0.0)
+    instance = make_instance(g.build(), topology)
+    rule = Sampling(place_early=True)
+    devices = play(instance, no_opinion(instance), rule, seeds=20).record.devices
+    assert (devices.sum(axis=1) == 1).all()
 
 
 @pytest.mark.parametrize("threads", [2, 3, 7])

@@ -160,7 +160,7 @@ def test_running_out_of_memory_is_worse_than_anything_that_runs() -> None:
     exercise = Exercise(builder.build(), load_topology("p100x4"), SMALL)
     trainer = Trainer([(exercise.graph, exercise.topology)], SMALL)
     scores = trainer.policy.scores(exercise.actor.inputs)
-    played = exercise.actor.play(trainer.policy, scores, Sampling(), np.arange(64))
+    played = exercise.actor.play(trainer.policy, scores, Sampling(epsilon=1.0), np.arange(64))
     makespans = exercise.measure(played, 0)
     alone = np.array([len(set(row)) == 4 for row in played.devices])
     assert alone.any()

@@ -13,7 +13,7 @@ from doppler.inference.config import (
     NUM_VERTEX_COLUMNS,
     PolicyConfig,
 )
-from doppler.mdp.features import DEVICE_FEATURES, FEATURE_SETS, NUM_FEATURES, VERTEX_STATE
+from doppler.mdp.features import CROWDED, DEVICE_FEATURES, FEATURE_SETS, NUM_FEATURES, VERTEX_STATE
 from doppler.mdp.instance import Instance
 
 if TYPE_CHECKING:
@@ -65,7 +65,12 @@ class ArrayPolicy:
             hidden=hidden,
             hidden_bias=hidden_bias,
             out=self.tensors["place.out.weight"][0].copy(),
+            crowded=np.array([self._crowded()], np.float32),
         )
+
+    def _crowded(self) -> float:
+        """What the logit of a device without room loses, where the policy is told of it."""
+        return CROWDED if "no_room" in FEATURE_SETS[self.config.features] else 0.0
 
     def _layer(self, name: str) -> tuple[Floats, Floats]:
         """The matrix of a linear layer, (from, to), and its bias."""
@@ -86,7 +91,7 @@ class ArrayPolicy:
         )
 
     def _feature_rows(self) -> Floats:
-        """(13, H) PLC's matrix for all device features; 0 for those that it does not read."""
+        """(15, H) PLC's matrix for all device features; 0 for those that it does not read."""
         rows = np.zeros((NUM_FEATURES, self.config.width), np.float32)
         names = FEATURE_SETS[self.config.features]
         rows[[DEVICE_FEATURES.index(name) for name in names]] = self._layer("place.feature")[0]

@@ -1,13 +1,16 @@
 """The dynamic device features (App. E): their names, sets and scaling."""
 
 from math import log1p
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from doppler.arrays import FloatArray
+from doppler.arrays import BoolArray, FloatArray
 
 # Of device d for the vertex v that was selected. Times and sums of seconds are over the scale of
-# the instance, then squeezed by `squeeze`; "planned" means by the estimate of `Episode`.
+# the instance, then squeezed by `squeeze`; "planned" means by the estimate of `Episode`, which also
+# says what is in memory.
 DEVICE_FEATURES = (
     # The five of App. E:
     "device_work",  # exec seconds of all that is on d
@@ -26,6 +29,9 @@ DEVICE_FEATURES = (
     "extra_work",  # device_work over the least of any device
     "extra_start",  # earliest_start over the least of any device
     "extra_end",  # planned end of v on d over the least of any device
+    # Memory, 0 where it has no limit.
+    "memory_share",  # bytes on d while v runs there over those that d can hold; MOST_SHARE at most
+    "no_room",  # 1 if that is more than all
 )
 # Of every vertex as an episode goes on, for message passing at every step (App. G.3).
 VERTEX_STATE = (
@@ -34,9 +40,15 @@ VERTEX_STATE = (
     "planned_end",  # seconds, scaled as above; 0 until it is placed
 )
 FEATURE_SETS = {"paper": DEVICE_FEATURES[:5], "default": DEVICE_FEATURES}
-FEATURE_VERSION = 1  # of these and of VERTEX_FEATURES: a policy reads no others than it learned on
+FEATURE_VERSION = 2  # of these and of VERTEX_FEATURES: a policy reads no others than it learned on
 NUM_FEATURES = len(DEVICE_FEATURES)
-SHARE = DEVICE_FEATURES.index("sibling_share")  # the one that is not seconds
+SHARE = DEVICE_FEATURES.index("sibling_share")
+EXTRA_START = DEVICE_FEATURES.index("extra_start")
+MEMORY_SHARE = DEVICE_FEATURES.index("memory_share")
+NO_ROOM = DEVICE_FEATURES.index("no_room")
+NOT_SECONDS = [SHARE, MEMORY_SHARE, NO_ROOM]
+MOST_SHARE = 2.0  # of memory; beyond it matters no more by how much
+CROWDED = 10.0  # what the logit of a device without room loses; finite, as that is an estimate
 SQUEEZE = 100.0  # shares of the scale below a hundredth stay linear
 SQUEEZED_ONE = log1p(SQUEEZE)
 TIE = 1e-5  # difference of logits up to which devices cannot be told apart
@@ -45,3 +57,14 @@ TIE = 1e-5  # difference of logits up to which devices cannot be told apart
 def squeeze(values: FloatArray) -> FloatArray:
     """Values of any size as numbers near one, small differences between small ones kept."""
     return np.log1p(SQUEEZE * values) / SQUEEZED_ONE
+
+
+def early(features: npt.NDArray[np.floating[Any]]) -> BoolArray:
+    """(…, D) where the critical-path rule would place, from (…, D, 15) device features.
+
+    That is where the vertex can begin first, of the devices with room for it if there are any.
+    """
+    extra, no_room = features[..., EXTRA_START], features[..., NO_ROOM] > 0
+    extra = np.where(no_room & ~no_room.all(axis=-1, keepdims=True), np.inf, extra)
+    first: BoolArray = extra <= extra.min(axis=-1, keepdims=True)
+    return first

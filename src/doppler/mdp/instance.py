@@ -44,6 +44,10 @@ class Tables(NamedTuple):
     edge_meets: IntArray  # (m,) where the tensor of an edge, or what becomes of it, meets others
     is_head: IntArray  # (n,) 1 but for vertices inside or at the end of a chain: see `_meetings`
     num_siblings: FloatArray  # (n,) edges of others that come to where a vertex's tensors meet them
+    made_bytes: FloatArray  # (n,) whole bytes of all that a vertex makes
+    tensor_bytes: FloatArray  # (tensors,) whole bytes of those that are read, see `edge_tensor`
+    tensor_reads: IntArray  # (tensors,) edges of each
+    memory_bytes: FloatArray  # (D,) infinity where there is no limit
     bottom_s: FloatArray  # (n,) longest path to an exit, by mean seconds
     scale_s: float  # what all features are divided by: mean work per device, or see `_scale_s`
 
@@ -153,12 +157,15 @@ def _tables(
     local, route = topology.route < 0, np.maximum(topology.route, 0)
     no_link = not topology.num_links
     read_ptr, read_edge = csr(edges[1], np.arange(edges.shape[1]), size)
+    whole = np.ceil(graph.tensor_bytes)  # so that sums are exact
+    made = np.bincount(graph.tensor_producer, whole, minlength=graph.num_vertices)
+    read, which, reads = np.unique(tensor, return_inverse=True, return_counts=True)
     return Tables(
         num_reads=num_reads,
         edge_ptr=np.concatenate([[0], np.cumsum(np.bincount(edges[0], minlength=size))]),
         edge_reader=edges[1].copy(),
         edge_producer=edges[0].copy(),
-        edge_tensor=np.unique(tensor, return_inverse=True)[1].astype(np.int64),
+        edge_tensor=which.astype(np.int64),
         read_ptr=read_ptr.copy(),
         read_edge=read_edge.copy(),
         edge_fixed_s=costs.fixed_s[tensor],
@@ -174,6 +181,10 @@ def _tables(
         edge_meets=meets,
         is_head=_heads(edges, size),
         num_siblings=others.astype(np.float64),
+        made_bytes=made[graph.assigned].astype(np.float64),
+        tensor_bytes=whole[read],
+        tensor_reads=reads.astype(np.int64),
+        memory_bytes=np.array([device.memory_bytes for device in topology.devices], np.float64),
         bottom_s=bottom_s.copy(),
         scale_s=scale_s,
     )

@@ -11,7 +11,17 @@ import numpy.typing as npt
 from numba import njit, uint64
 
 from doppler.arrays import FloatArray, IntArray
-from doppler.mdp.features import NUM_FEATURES, SHARE, SQUEEZE, SQUEEZED_ONE, TIE
+from doppler.mdp.features import (
+    EXTRA_START,
+    MEMORY_SHARE,
+    MOST_SHARE,
+    NO_ROOM,
+    NUM_FEATURES,
+    SHARE,
+    SQUEEZE,
+    SQUEEZED_ONE,
+    TIE,
+)
 from doppler.mdp.instance import Tables
 
 Floats = npt.NDArray[np.float32]
@@ -34,10 +44,11 @@ class Weights(NamedTuple):
     score: FloatArray  # (n,) SEL's score of each vertex
     vertex: Floats  # (n, H) the vertex's part of PLC's first layer
     placed: Floats  # (n, H) what a vertex adds to that layer for the device it is on
-    feature: Floats  # (13, H) the device features' part of that layer
+    feature: Floats  # (15, H) the device features' part of that layer
     hidden: Floats  # (H, K)
     hidden_bias: Floats  # (K,)
     out: Floats  # (K,)
+    crowded: Floats  # (1,) what the logit of a device without room loses
 
 
 class Choice(NamedTuple):
@@ -64,6 +75,9 @@ class State(NamedTuple):
     device_work: FloatArray  # (D,)
     device: IntArray  # (n,) where the placed ones are
     arrival_s: FloatArray  # (D,) when the inputs of the vertex in hand are on a device
+    added_bytes: FloatArray  # (D,) bytes of copies of inputs that the vertex in hand needs there
+    held_bytes: FloatArray  # (D,)
+    unread: IntArray  # (tensors,) edges whose reader is not placed
     there_s: FloatArray  # (tensors, D) when a tensor is on a device it was moved to; -1 if not
     link_free_s: FloatArray  # (L,)
     read_edge: IntArray  # (m,) as in the tables, those of the vertex in hand as they are moved
@@ -75,7 +89,7 @@ class State(NamedTuple):
     input_move: FloatArray  # (n, D)
     read_bytes: FloatArray  # (n, D) mean transfer seconds of what meets at a vertex, by device
     read_count: FloatArray  # (n, D) how many tensors that is
-    features: FloatArray  # (D, 13)
+    features: FloatArray  # (D, 15)
     near: FloatArray  # (3, D) siblings' bytes and counts on each device, and distances
     layer: Floats  # (H,)
     deep: Floats  # (K,)
@@ -89,7 +103,7 @@ class Record(NamedTuple):
 
     order: IntArray  # (B, n) vertices as they were selected
     devices: IntArray  # (B, n) of each vertex
-    features: Floats  # (B, n, D, 13) seen at each step
+    features: Floats  # (B, n, D, 15) seen at each step
     since: IntArray  # (B, n) from when on the vertex selected at each step was a candidate
 
 
@@ -110,7 +124,10 @@ def make_state(t: Tables, w: Weights) -> State:
         device_work=np.zeros(d),
         device=np.zeros(n, np.int64),
         arrival_s=np.zeros(d),
-        there_s=np.zeros((int(t.edge_tensor.max(initial=-1)) + 1, d)),
+        added_bytes=np.zeros(d),
+        held_bytes=np.zeros(d),
+        unread=np.zeros(len(t.tensor_reads), np.int64),
+        there_s=np.zeros((len(t.tensor_reads), d)),
         link_free_s=np.zeros(len(t.lanes)),
         read_edge=t.read_edge.copy(),
         moving_link=np.zeros(int(t.num_reads.max(initial=0)), np.int64),
@@ -223,11 +240,13 @@ def begin(t: Tables, s: State) -> int:
             s.read_count[v, d] = 0.0
     for d in range(num_devices):
         s.device_work[d] = 0.0
+        s.held_bytes[d] = 0.0
         for j in range(s.device_sum.shape[1]):
             s.device_sum[d, j] = 0.0
     for slot in range(len(s.slot_free_s)):
         s.slot_free_s[slot] = 0.0
     for tensor in range(s.there_s.shape[0]):
+        s.unread[tensor] = t.tensor_reads[tensor]
         for d in range(num_devices):
             s.there_s[tensor, d] = -1.0
     for link in range(len(s.link_free_s)):
@@ -346,8 +365,9 @@ def goes_before(t: Tables, s: State, e: int, other: int) -> bool:
 
 @inlined
 def arrive(t: Tables, s: State, v: int, d: int, commit: bool) -> float:
-    """When all inputs of v are on d; `commit`: move them there."""
+    """When all inputs of v are on d, with the bytes of copies; `commit`: move them there."""
     first, latest_s = t.read_ptr[v], 0.0
+    s.added_bytes[d] = 0.0
     for i in range(first, t.read_ptr[v + 1]):
         e = s.read_edge[i]
         u, tensor = t.edge_producer[e], t.edge_tensor[e]
@@ -359,6 +379,7 @@ def arrive(t: Tables, s: State, v: int, d: int, commit: bool) -> float:
         elif source != d:
             link = t.route[source, d]
             begin_s = max(at_s, s.link_free_s[link])
+            s.added_bytes[d] += t.tensor_bytes[tensor]
             for j in range(i - first):
                 if s.moving_link[j] == link:
                     begin_s = max(begin_s, s.moving_end_s[j])
@@ -405,14 +426,17 @@ def observe(t: Tables, s: State, v: int) -> None:
         s.features[d, 7] = s.near[2, d]
         s.features[d, 8] = t.exec_s[v, d]
         s.features[d, 9] = s.input_move[v, d]
+        share = (s.held_bytes[d] + t.made_bytes[v] + s.added_bytes[d]) / t.memory_bytes[d]
+        s.features[d, MEMORY_SHARE] = min(share, MOST_SHARE)
+        s.features[d, NO_ROOM] = 1.0 if share > 1.0 else 0.0
         least_work = min(least_work, s.device_work[d])
         least_start = min(least_start, start)
         least_end = min(least_end, start + t.exec_s[v, d])
     for d in range(num_devices):
         s.features[d, 10] = s.features[d, 0] - least_work
-        s.features[d, 11] = s.features[d, 4] - least_start
+        s.features[d, EXTRA_START] = s.features[d, 4] - least_start
         s.features[d, 12] = s.features[d, 4] + t.exec_s[v, d] - least_end
-        for f in range(NUM_FEATURES):
+        for f in range(MEMORY_SHARE):
             if f != SHARE and s.features[d, f] != 0.0:
                 s.features[d, f] = np.log1p(SQUEEZE / t.scale_s * s.features[d, f]) / SQUEEZED_ONE
 
@@ -452,13 +476,24 @@ def move_s(t: Tables, e: int, source: int, target: int) -> float:
 
 @inlined
 def place_early(s: State, num_devices: int, drawn: float) -> int:
-    """The device on which the vertex that was observed can begin first; ties at random."""
-    ties = 0
+    """The device on which the vertex that was observed can begin first, with room for it if any
+    has; ties at random.
+    """
+    least, ties, best = np.inf, 0, -1
     for d in range(num_devices):
-        ties += s.features[d, 11] <= 0.0
-    skip, device = int(drawn * ties), 0
+        least = min(least, s.features[d, NO_ROOM])
     for d in range(num_devices):
-        if s.features[d, 11] <= 0.0:
+        if s.features[d, NO_ROOM] > least:
+            continue
+        if best < 0 or s.features[d, EXTRA_START] < s.features[best, EXTRA_START]:
+            best, ties = d, 0
+        ties += s.features[d, EXTRA_START] == s.features[best, EXTRA_START]
+    skip, device = int(drawn * ties), best
+    for d in range(best, num_devices):
+        if (
+            s.features[d, NO_ROOM] == least
+            and s.features[d, EXTRA_START] == s.features[best, EXTRA_START]
+        ):
             device = d
             if skip == 0:
                 break
@@ -490,7 +525,7 @@ def score_devices(w: Weights, s: State, v: int) -> None:
         for k in range(depth):
             value = s.deep[k]
             logit += (value if value > 0.0 else LEAK * value) * w.out[k]
-        s.logits[d] = logit
+        s.logits[d] = logit - w.crowded[0] * s.features[d, NO_ROOM]
 
 
 @inlined
@@ -534,6 +569,8 @@ def put(t: Tables, w: Weights, s: State, v: int, d: int) -> None:
     end_s = begin_s + t.exec_s[v, d]
     s.begin_s[v], s.end_s[v], s.slot_free_s[slot] = begin_s, end_s, end_s
     s.device_work[d] += t.exec_s[v, d]
+    s.held_bytes[d] += t.made_bytes[v] + s.added_bytes[d]
+    forget_read(t, s, v)
     for j in range(s.device_sum.shape[1]):
         s.device_sum[d, j] += w.placed[v, j]
     for e in range(t.edge_ptr[v], t.edge_ptr[v + 1]):
@@ -546,3 +583,17 @@ def put(t: Tables, w: Weights, s: State, v: int, d: int) -> None:
             s.read_count[t.edge_meets[e], d] += 1.0
         for k in range(num_devices):
             s.input_move[reader, k] += 0.0 if k == d else move_s(t, e, d, k)
+
+
+@inlined
+def forget_read(t: Tables, s: State, v: int) -> None:
+    """Free what v was the last to read, wherever it is."""
+    for i in range(t.read_ptr[v], t.read_ptr[v + 1]):
+        e = t.read_edge[i]
+        tensor = t.edge_tensor[e]
+        s.unread[tensor] -= 1
+        if s.unread[tensor] == 0:
+            s.held_bytes[s.device[t.edge_producer[e]]] -= t.tensor_bytes[tensor]
+            for d in range(len(s.held_bytes)):
+                if s.there_s[tensor, d] >= 0.0:
+                    s.held_bytes[d] -= t.tensor_bytes[tensor]

@@ -39,7 +39,7 @@ class Rollouts:
 
     order: IntArray  # (B, n) vertices as they were selected
     devices: IntArray  # (B, n) of each vertex
-    features: npt.NDArray[np.float32]  # (B, n, D, 13)
+    features: npt.NDArray[np.float32]  # (B, n, D, 15)
     since: IntArray  # (B, n) from when on the vertex selected at each step was a candidate
 
 

@@ -62,6 +62,7 @@ class DualPolicy(nn.Module):
             "hidden": place.hidden.weight.T,
             "hidden_bias": place.hidden.bias,
             "out": place.out.weight[0],
+            "crowded": torch.tensor([place.crowded]),
         }
         arrays = {
             k: np.array(t.detach().cpu().numpy(), np.float32, order="C") for k, t in tensors.items()

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from doppler.arrays import FloatArray, IntArray
-from doppler.mdp.features import DEVICE_FEATURES
+from doppler.mdp.features import early
 from doppler.mdp.rollout import Rollouts, Sampling
 from doppler.policies.acting import episode_seeds
 from doppler.policies.dual import DualPolicy, Scores
@@ -13,8 +13,6 @@ from doppler.training.config import TrainConfig
 from doppler.training.exercise import Exercise
 from doppler.training.log_sums import log_sums
 from doppler.training.losses import place_log_probs, selected_values, tensor
-
-EXTRA_START = DEVICE_FEATURES.index("extra_start")
 
 
 def imitate(
@@ -32,8 +30,8 @@ def imitate(
     if policy.config.select:
         loss = loss + select_miss(exercise, scores, rollouts)
     if policy.config.place:
-        early = tensor(scores.select, rollouts.features[..., EXTRA_START] <= 0)
-        loss = loss + miss(place_log_probs(policy, scores, rollouts), early)
+        right = tensor(scores.select, early(rollouts.features))
+        loss = loss + miss(place_log_probs(policy, scores, rollouts), right)
     return loss, makespans
 
 

@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from doppler.arrays import FloatArray, IntArray
 from doppler.mdp.episode import Episode
+from doppler.mdp.features import early
 from doppler.mdp.rollout import Rollouts, Sampling
 from doppler.policies.acting import Actor, episode_seeds
 from doppler.policies.dual import DualPolicy, Scores
@@ -21,7 +22,6 @@ from doppler.policies.inputs import Inputs, replicate, with_state
 from doppler.policies.plc import log_same, place_log_softmax
 from doppler.training.config import TrainConfig
 from doppler.training.exercise import Exercise
-from doppler.training.imitation import EXTRA_START
 from doppler.training.losses import chosen, entropy, tensor
 from doppler.training.reinforce import advantages, choice_loss, sampling_at
 
@@ -93,7 +93,7 @@ class _Table:
         self.episodes = [Episode(actor.instance) for _ in seeds]
         self.rngs = [np.random.default_rng(seed) for seed in seeds.tolist()]
         self.possible: list[npt.NDArray[np.bool_]] = []  # (B, n) the candidates
-        self.features: list[npt.NDArray[np.float32]] = []  # (B, D, 13)
+        self.features: list[npt.NDArray[np.float32]] = []  # (B, D, 15)
         self.select_log_probs: list[Tensor] = []  # (B, n)
         self.place_log_probs: list[Tensor] = []  # (B, D)
 
@@ -141,7 +141,7 @@ class _Table:
         ranks = ranked.detach().cpu().numpy()
         for (episode, v), seen, row, rng in zip(pairs, features, ranks, self.rngs, strict=True):
             if self.sampling.place_early:
-                device = int(rng.choice(np.flatnonzero(seen[:, EXTRA_START] <= 0)))
+                device = int(rng.choice(np.flatnonzero(early(seen))))
             else:
                 device = pick(row, temperature == 0.0, self.sampling.epsilon, rng)
             episode.place(v, device)
