@@ -43,9 +43,9 @@ from doppler.validation import diverse_assignments, good_assignments, refine, va
 NAMES = ("chainmm", "ffnn", "llama-block", "llama-layer")
 SIZES: dict[str, dict[str, dict[str, int]]] = {  # large enough to keep a device busy
     "cuda": {
-        "ffnn": {"features": 512, "classes": 512},
-        "llama-block": {"batch": 2},
-        "llama-layer": {"batch": 2},
+        "ffnn": {"features": 768, "classes": 768},
+        "llama-block": {"batch": 3},
+        "llama-layer": {"batch": 3},
     },
     "cpu": {
         "chainmm": {"size": 1024},

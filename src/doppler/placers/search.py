@@ -87,8 +87,7 @@ class AnnealingPlacer:
     Moves: a vertex to another device, mostly that of a vertex nearby; two vertices, or two shards
     of one meta-op, exchanged; a walk along the dataflow put on one device; two devices exchanged
     within a meta-op, or over a stretch of the topological order. Each is simulated and accepted
-    by Metropolis' rule. The best assignment seen is returned, also on
-    Ctrl-C.
+    by Metropolis' rule. The best assignment seen is returned, also on Ctrl-C.
     """
 
     name = "annealing"
