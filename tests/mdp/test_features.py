@@ -294,8 +294,8 @@ def small_memories(*bytes_: float) -> Topology:
 
 
 def memory(episode: Episode, vertex: int) -> list[list[float]]:
-    """Of each device, how full it would be, and whether that is too much."""
-    names = ("memory_share", "no_room")
+    """Of each device, how full it would be, and the same where that is too much."""
+    names = ("memory_share", "overfull")
     columns = [DEVICE_FEATURES.index(name) for name in names]
     return episode.device_features(vertex)[:, columns].tolist()
 
@@ -315,10 +315,10 @@ def test_memory_while_vertices_are_placed() -> None:
     assert memory(episode, B) == [[0.75, 0.0], [0.5, 0.0], nothing]
     episode.place(B, 1)
     assert episode.held_bytes.tolist() == [4.0, 2.0, 0.0]
-    assert memory(episode, C) == [[0.75, 0.0], [1.5, 1.0], nothing]  # with a copy of the other
+    assert memory(episode, C) == [[0.75, 0.0], [1.5, 1.5], nothing]  # with a copy of the other
     episode.place(C, 0)
     assert episode.held_bytes.tolist() == [2.0, 2.0, 0.0]  # A is gone; E reads B, so both stay
-    assert memory(episode, E) == [[0.625, 0.0], [1.25, 1.0], nothing]
+    assert memory(episode, E) == [[0.625, 0.0], [1.25, 1.25], nothing]
     episode.place(E, 0)
     assert episode.held_bytes.tolist() == [3.0, 0.0, 0.0]  # a result stays
 
@@ -327,13 +327,13 @@ def test_far_too_little_memory_is_all_the_same() -> None:
     g = GraphBuilder("large")
     g.op("a", "matmul", reads=[], output_bytes=1e9, exec_s=1.0)
     episode = Episode(make_instance(g.build(), small_memories(1.0, 1e8)))
-    assert memory(episode, A) == [[MOST_SHARE, 1.0], [MOST_SHARE, 1.0]]
+    assert memory(episode, A) == [[MOST_SHARE, MOST_SHARE], [MOST_SHARE, MOST_SHARE]]
 
 
-def test_early_is_the_first_with_room() -> None:
-    start, no_room = (DEVICE_FEATURES.index(name) for name in ("extra_start", "no_room"))
-    features = np.zeros((4, 3, len(DEVICE_FEATURES)))
-    features[..., start] = [[0, 1, 0], [0, 1, 2], [0, 2, 2], [0, 1, 0]]
-    features[..., no_room] = [[0, 0, 0], [1, 0, 0], [1, 0, 0], [1, 1, 1]]
-    expected = [[1, 0, 1], [0, 1, 0], [0, 1, 1], [1, 0, 1]]
+def test_early_is_the_first_of_those_with_room_or_nearly() -> None:
+    start, overfull = (DEVICE_FEATURES.index(name) for name in ("extra_start", "overfull"))
+    features = np.zeros((5, 3, len(DEVICE_FEATURES)))
+    features[..., start] = [[0, 1, 0], [0, 1, 2], [0, 2, 2], [0, 1, 0], [0, 1, 2]]
+    features[..., overfull] = [[0, 0, 0], [2, 0, 0], [2, 0, 0], [2, 2, 2], [2, 1.5, 1.5]]
+    expected = [[1, 0, 1], [0, 1, 0], [0, 1, 1], [1, 0, 1], [0, 1, 0]]
     assert early(features).astype(int).tolist() == expected

@@ -14,7 +14,7 @@ from doppler.cost import DefaultCostModel
 from doppler.graph import Graph, build_graph
 from doppler.graph.levels import Levels
 from doppler.mdp import FEATURE_SETS, Episode, Instance, make_instance
-from doppler.mdp.features import CROWDED, DEVICE_FEATURES, NO_ROOM
+from doppler.mdp.features import CROWDED, DEVICE_FEATURES, OVERFULL
 from doppler.mdp.kernel import Weights
 from doppler.mdp.rollout import GREEDY, Roller, Sampling
 from doppler.programs import random_dag
@@ -175,8 +175,8 @@ def logits_by_hand(
             layer = place.vertex(torch.cat([h[v], z[v]])) + place.placed(h_d)
             layer = layer + place.feature(seen[d, columns])
             table[step, d] = place.out(leaky_relu(place.hidden(leaky_relu(layer))))
-            if policy.config.features == "default" and seen[d, NO_ROOM]:
-                table[step, d] -= CROWDED
+            if policy.config.features == "default":
+                table[step, d] -= CROWDED * (seen[d, OVERFULL] - seen[:, OVERFULL].min())
     return table.numpy()
 
 

@@ -69,8 +69,8 @@ class ArrayPolicy:
         )
 
     def _crowded(self) -> float:
-        """What the logit of a device without room loses, where the policy is told of it."""
-        return CROWDED if "no_room" in FEATURE_SETS[self.config.features] else 0.0
+        """What the logit of a device loses by `overfull`, where the policy is told of it."""
+        return CROWDED if "overfull" in FEATURE_SETS[self.config.features] else 0.0
 
     def _layer(self, name: str) -> tuple[Floats, Floats]:
         """The matrix of a linear layer, (from, to), and its bias."""

@@ -166,10 +166,11 @@ class Episode:
         return values
 
     def _memory(self, vertex: int) -> FloatArray:
-        """(D, 2) how full each device is while a vertex runs there, and whether too full."""
+        """(D, 2) how full each device is while a vertex runs there, all and where too full."""
         added = [self.added_bytes(vertex, d) for d in range(self.num_devices)]
         share = (self.held_bytes + added) / self.instance.tables.memory_bytes
-        return np.stack([np.minimum(share, MOST_SHARE), share > 1.0], axis=1)
+        share = np.minimum(share, MOST_SHARE)
+        return np.stack([share, np.where(share > 1.0, share, 0.0)], axis=1)
 
     def _of_device(self, vertex: int, device: int) -> list[float]:
         """The features of one device that do not compare it with others, in seconds."""

@@ -31,7 +31,7 @@ DEVICE_FEATURES = (
     "extra_end",  # planned end of v on d over the least of any device
     # Memory, 0 where it has no limit.
     "memory_share",  # bytes on d while v runs there over those that d can hold; MOST_SHARE at most
-    "no_room",  # 1 if that is more than all
+    "overfull",  # the same if it is more than 1, else 0
 )
 # Of every vertex as an episode goes on, for message passing at every step (App. G.3).
 VERTEX_STATE = (
@@ -40,15 +40,15 @@ VERTEX_STATE = (
     "planned_end",  # seconds, scaled as above; 0 until it is placed
 )
 FEATURE_SETS = {"paper": DEVICE_FEATURES[:5], "default": DEVICE_FEATURES}
-FEATURE_VERSION = 2  # of these and of VERTEX_FEATURES: a policy reads no others than it learned on
+FEATURE_VERSION = 3  # of these and of VERTEX_FEATURES: a policy reads no others than it learned on
 NUM_FEATURES = len(DEVICE_FEATURES)
 SHARE = DEVICE_FEATURES.index("sibling_share")
 EXTRA_START = DEVICE_FEATURES.index("extra_start")
 MEMORY_SHARE = DEVICE_FEATURES.index("memory_share")
-NO_ROOM = DEVICE_FEATURES.index("no_room")
-NOT_SECONDS = [SHARE, MEMORY_SHARE, NO_ROOM]
+OVERFULL = DEVICE_FEATURES.index("overfull")
+NOT_SECONDS = [SHARE, MEMORY_SHARE, OVERFULL]
 MOST_SHARE = 2.0  # of memory; beyond it matters no more by how much
-CROWDED = 10.0  # what the logit of a device without room loses; finite, as that is an estimate
+CROWDED = 100.0  # what the logit of a device loses by `overfull`: more than PLC could make up for
 SQUEEZE = 100.0  # shares of the scale below a hundredth stay linear
 SQUEEZED_ONE = log1p(SQUEEZE)
 TIE = 1e-5  # difference of logits up to which devices cannot be told apart
@@ -62,9 +62,11 @@ def squeeze(values: FloatArray) -> FloatArray:
 def early(features: npt.NDArray[np.floating[Any]]) -> BoolArray:
     """(…, D) where the critical-path rule would place, from (…, D, 15) device features.
 
-    That is where the vertex can begin first, of the devices with room for it if there are any.
+    That is where the vertex can begin first, of the devices with room for it; if there are none, of
+    those that it overfills the least.
     """
-    extra, no_room = features[..., EXTRA_START], features[..., NO_ROOM] > 0
-    extra = np.where(no_room & ~no_room.all(axis=-1, keepdims=True), np.inf, extra)
+    overfull = features[..., OVERFULL]
+    least = overfull <= overfull.min(axis=-1, keepdims=True)
+    extra = np.where(least, features[..., EXTRA_START], np.inf)
     first: BoolArray = extra <= extra.min(axis=-1, keepdims=True)
     return first

@@ -15,8 +15,8 @@ from doppler.mdp.features import (
     EXTRA_START,
     MEMORY_SHARE,
     MOST_SHARE,
-    NO_ROOM,
     NUM_FEATURES,
+    OVERFULL,
     SHARE,
     SQUEEZE,
     SQUEEZED_ONE,
@@ -48,7 +48,7 @@ class Weights(NamedTuple):
     hidden: Floats  # (H, K)
     hidden_bias: Floats  # (K,)
     out: Floats  # (K,)
-    crowded: Floats  # (1,) what the logit of a device without room loses
+    crowded: Floats  # (1,) what the logit of a device loses by `overfull`
 
 
 class Choice(NamedTuple):
@@ -428,7 +428,7 @@ def observe(t: Tables, s: State, v: int) -> None:
         s.features[d, 9] = s.input_move[v, d]
         share = (s.held_bytes[d] + t.made_bytes[v] + s.added_bytes[d]) / t.memory_bytes[d]
         s.features[d, MEMORY_SHARE] = min(share, MOST_SHARE)
-        s.features[d, NO_ROOM] = 1.0 if share > 1.0 else 0.0
+        s.features[d, OVERFULL] = s.features[d, MEMORY_SHARE] if share > 1.0 else 0.0
         least_work = min(least_work, s.device_work[d])
         least_start = min(least_start, start)
         least_end = min(least_end, start + t.exec_s[v, d])
@@ -476,14 +476,14 @@ def move_s(t: Tables, e: int, source: int, target: int) -> float:
 
 @inlined
 def place_early(s: State, num_devices: int, drawn: float) -> int:
-    """The device on which the vertex that was observed can begin first, with room for it if any
-    has; ties at random.
+    """The device on which the vertex that was observed can begin first, of those it overfills the
+    least; ties at random.
     """
     least, ties, best = np.inf, 0, -1
     for d in range(num_devices):
-        least = min(least, s.features[d, NO_ROOM])
+        least = min(least, s.features[d, OVERFULL])
     for d in range(num_devices):
-        if s.features[d, NO_ROOM] > least:
+        if s.features[d, OVERFULL] > least:
             continue
         if best < 0 or s.features[d, EXTRA_START] < s.features[best, EXTRA_START]:
             best, ties = d, 0
@@ -491,7 +491,7 @@ def place_early(s: State, num_devices: int, drawn: float) -> int:
     skip, device = int(drawn * ties), best
     for d in range(best, num_devices):
         if (
-            s.features[d, NO_ROOM] == least
+            s.features[d, OVERFULL] == least
             and s.features[d, EXTRA_START] == s.features[best, EXTRA_START]
         ):
             device = d
@@ -505,7 +505,9 @@ def place_early(s: State, num_devices: int, drawn: float) -> int:
 def score_devices(w: Weights, s: State, v: int) -> None:
     """Fill in PLC's logits for v from the observed features."""
     num_devices, width = s.device_sum.shape
-    depth = len(s.deep)
+    depth, least = len(s.deep), np.inf
+    for d in range(num_devices):
+        least = min(least, s.features[d, OVERFULL])
     for d in range(num_devices):
         for j in range(width):
             s.layer[j] = w.vertex[v, j] + s.device_sum[d, j]
@@ -525,7 +527,7 @@ def score_devices(w: Weights, s: State, v: int) -> None:
         for k in range(depth):
             value = s.deep[k]
             logit += (value if value > 0.0 else LEAK * value) * w.out[k]
-        s.logits[d] = logit - w.crowded[0] * s.features[d, NO_ROOM]
+        s.logits[d] = logit - w.crowded[0] * (s.features[d, OVERFULL] - least)
 
 
 @inlined

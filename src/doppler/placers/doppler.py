@@ -1,7 +1,9 @@
 """Doppler: the learned policy as a placer."""
 
+from collections.abc import Iterator
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Union
@@ -17,25 +19,36 @@ from doppler.inference.checkpoint import read_policy, shipped_policy
 from doppler.inference.config import PolicyConfig
 from doppler.inference.policy import ArrayPolicy, from_torch
 from doppler.mdp.instance import Instance, make_instance
-from doppler.mdp.rollout import GREEDY, Roller, Sampling
+from doppler.mdp.parts import nested_parts, on_part
+from doppler.mdp.rollout import GREEDY, NOTHING_FORCED, Roller, Sampling
 from doppler.placers.base import cores
 from doppler.sim.simulator import Simulator
 from doppler.topology.topology import Topology
 
 if TYPE_CHECKING:
+    from doppler.mdp.kernel import Weights
     from doppler.policies.dual import DualPolicy
 
 POLICY_FILE = "policy.safetensors"  # of a training run
 TEMPERATURES = (0.15, 0.3)  # of the samples, by turns
-BATCH = 32  # samples of one kind, between looks at the clock
+PAIRS = 800_000  # of a vertex and a device that are scored for all samples: about a second
+FEWEST, MOST = 32, 1024  # samples, where that is what limits them
+BATCH, ROUNDS = 16, 32  # samples of one kind at a time, or more so that there are no more rounds
+FRESH = 0.25  # share of the rounds in which all vertices are placed
+KEPT = (0.7, 1.0)  # share of the vertices that stay where they are in the other rounds
+ELITES = 4  # the best so far, of which they are samples
 
 
 class DopplerPlacer:
-    """The best of one greedy and so many sampled assignments of a policy, in simulation.
+    """The best of some greedy and so many sampled assignments of a policy, in simulation.
 
-    The policy may have been trained on any graphs and topologies (Sec. 6, transfer). On some of
-    the samples the critical-path rule selects, as on graphs unlike those SEL was trained on that
-    is the safer order. Nothing here needs torch, whatever the policy was trained with.
+    The policy may have been trained on any graphs and topologies (Sec. 6, transfer). It places on
+    the whole machine and, by turns, on the best half of it, the best quarter and so on, as little
+    may be gained by many devices where transfers are slow. Most samples then are second thoughts:
+    the policy places some of the vertices again, the others stay where they are in one of the best
+    so far. On some of the samples the critical-path rule selects, as on graphs unlike those SEL was
+    trained on that is the safer order. Nothing here needs torch, whatever the policy was trained
+    with.
     """
 
     name = "doppler"
@@ -44,17 +57,18 @@ class DopplerPlacer:
         self,
         policy: Union[ArrayPolicy, "DualPolicy", None] = None,
         *,
-        samples: int = 128,
+        samples: int | None = None,
         seconds: float | None = None,
         select: bool = True,
         place: bool = True,
     ) -> None:
         """`policy` as it is now, or the one that comes with the package.
 
-        `samples` are taken in at most `seconds`. Without `select` or `place` the critical-path
-        rule does that part, as in Table 3.
+        `samples` are taken in at most `seconds`; without a number, about as many as one core takes
+        in a second. Without `select` or `place` the critical-path rule does that part, as in
+        Table 3.
         """
-        if samples < 0 or (seconds is not None and not seconds > 0):
+        if (samples or 0) < 0 or (seconds is not None and not seconds > 0):
             raise ConfigError("samples must not be negative, and seconds must be positive")
         if policy is None:
             policy = shipped_policy()
@@ -111,32 +125,91 @@ class DopplerPlacer:
         The greedy one is the first. Ctrl-C ends it after those that were made.
         """
         began = monotonic()
-        roller, weights = Roller(instance, threads=len(cores()) or 1), self.arrays.on(instance)
         graph, simulator = instance.graph, Simulator(instance.topology)
+        parts = [_Part(self.arrays, instance, devices) for devices in nested_parts(instance)]
         found: list[tuple[IntArray, IntArray, FloatArray]] = []
         try:
-            for number, (sampling, config, count) in enumerate(self._batches()):
+            for number, batch in enumerate(self._batches(instance, len(parts))):
                 late = self.seconds is not None and monotonic() - began > self.seconds
                 if found and late:
                     break
-                seeds = np.random.default_rng([seed, number]).integers(2**62, size=count)
-                played = play(roller, weights, config, sampling, seeds, record=False)
-                full = instance.expand(played.devices)
-                found.append((played.devices, played.order, simulator.makespans(graph, full)))
+                rng = np.random.default_rng([seed, number])
+                seeds = rng.integers(2**62, size=batch.count)
+                stay = _stay(found, batch.count, rng) if batch.again else NOTHING_FORCED
+                devices, order = parts[batch.part].play(batch, seeds, stay)
+                makespans = simulator.makespans(graph, instance.expand(devices))
+                found.append((devices, order, makespans))
         except (KeyboardInterrupt, Interrupted):
             if not found:
                 raise
-        devices, order, makespans = (np.concatenate(part) for part in zip(*found, strict=True))
+        devices, order, makespans = (np.concatenate(column) for column in zip(*found, strict=True))
         return devices, order, makespans
 
-    def _batches(self) -> list[tuple[Sampling, PolicyConfig, int]]:
-        """How each batch is sampled, who selects and places, and its size; the first is greedy."""
+    def _batches(self, instance: Instance, num_parts: int) -> Iterator["_Batch"]:
+        """How all assignments are made: a greedy one on each part, then the samples."""
+        for part in range(num_parts):
+            yield _Batch(GREEDY, self.config, 1, part)
+        samples, pairs = self.samples, instance.num_vertices * instance.num_devices
+        if samples is None:
+            samples = min(max(PAIRS // max(pairs, 1), FEWEST), MOST)
         by_rule = replace(self.config, select=False) if self.config.place else self.config
         kinds = [
             (Sampling(select_temperature=t, place_temperature=t), config)
             for t in TEMPERATURES
             for config in (self.config, by_rule)
         ]
-        sizes = [min(BATCH, self.samples - at) for at in range(0, self.samples, BATCH)]
-        warm = [(*kinds[i % len(kinds)], size) for i, size in enumerate(sizes)]
-        return [(GREEDY, self.config, 1), *warm]
+        size = max(BATCH, -(-samples // ROUNDS))
+        counts = [min(size, samples - at) for at in range(0, samples, size)]
+        several = max(num_parts - 1, 1)  # on one device there is but one assignment
+        for number, count in enumerate(counts):
+            turn, on_a_part = divmod(number, 2)
+            again = number >= FRESH * len(counts)
+            part = 1 + turn % (several - 1) if on_a_part and several > 1 and not again else 0
+            yield _Batch(*kinds[turn % len(kinds)], count, part, again)
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """So many assignments of one kind."""
+
+    sampling: Sampling
+    config: PolicyConfig  # says who selects and who places
+    count: int
+    part: int = 0  # of the machine
+    again: bool = False  # some vertices stay where they are in one of the best so far
+
+
+class _Part:
+    """A policy at work on some of the devices of an instance."""
+
+    def __init__(self, policy: ArrayPolicy, instance: Instance, devices: IntArray) -> None:
+        self.policy, self.whole, self.devices = policy, instance, devices
+
+    @cached_property
+    def roller(self) -> Roller:
+        """What plays there; made when it is first needed."""
+        is_whole = len(self.devices) == self.whole.num_devices
+        instance = self.whole if is_whole else on_part(self.whole, self.devices)
+        return Roller(instance, threads=len(cores()) or 1)
+
+    @cached_property
+    def weights(self) -> "Weights":
+        """The policy there."""
+        return self.policy.on(self.roller.instance)
+
+    def play(self, batch: _Batch, seeds: IntArray, stay: IntArray) -> tuple[IntArray, IntArray]:
+        """(B, n) devices, as the whole machine counts them, and orders of a batch."""
+        how = (batch.config, batch.sampling, seeds)
+        played = play(self.roller, self.weights, *how, forced=stay, record=False)
+        return self.devices[played.devices], played.order
+
+
+def _stay(
+    found: list[tuple[IntArray, IntArray, FloatArray]], count: int, rng: np.random.Generator
+) -> IntArray:
+    """(count, n) devices of vertices that stay where they are in one of the best; others -1."""
+    devices, makespans = (np.concatenate([row[i] for row in found]) for i in (0, 2))
+    best = np.unique(makespans, return_index=True)[1][:ELITES]
+    rows = devices[rng.choice(best, size=count)]
+    stays = rng.random(rows.shape) < rng.uniform(*KEPT, size=(count, 1))
+    return np.where(stays, rows, -1)

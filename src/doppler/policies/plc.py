@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import leaky_relu, one_hot
 
-from doppler.mdp.features import CROWDED, DEVICE_FEATURES, FEATURE_SETS, NO_ROOM, TIE
+from doppler.mdp.features import CROWDED, DEVICE_FEATURES, FEATURE_SETS, OVERFULL, TIE
 
 CHUNK = 8192  # pairs of a step and a device at a time: what the layers make of them fits a cache
 
@@ -29,14 +29,15 @@ class Place(nn.Module):
     with :math:`h_d` the sum of H over the vertices already on d, over n / D, and
     :math:`Y = FFNN(X_D)`. The first FFNN is linear in its parts, so those that do not depend on
     the step are multiplied out once per graph, and Y's own matrix is part of it. The second has
-    a hidden layer of half the width. A device without room loses a constant of its logit.
+    a hidden layer of half the width. A device that the vertex would
+    overfill more than another loses so much of its logit that it is the last resort.
     """
 
     def __init__(self, width: int, features: str) -> None:
         super().__init__()
         names = FEATURE_SETS[features]
         self.columns = [DEVICE_FEATURES.index(name) for name in names]
-        self.crowded = CROWDED if NO_ROOM in self.columns else 0.0
+        self.crowded = CROWDED if OVERFULL in self.columns else 0.0
         self.vertex = nn.Linear(2 * width, width)
         self.placed = nn.Linear(width, width, bias=False)
         self.feature = nn.Linear(len(names), width, bias=False)
@@ -67,7 +68,8 @@ class Place(nn.Module):
         """(…, D) logits from (…, H) and (…, D, H) sums of both `Parts`, and (…, D, 15)."""
         layer = placed + vertex.unsqueeze(-2) + self.feature(features[..., self.columns])
         logits: Tensor = self.out(leaky_relu(self.hidden(leaky_relu(layer))))
-        return logits.squeeze(-1) - self.crowded * features[..., NO_ROOM]
+        overfull = features[..., OVERFULL]
+        return logits.squeeze(-1) - self.crowded * (overfull - overfull.amin(-1, keepdim=True))
 
 
 def place_log_softmax(logits: Tensor, temperature: float, *, alike: bool = True) -> Tensor:

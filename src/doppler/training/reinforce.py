@@ -15,6 +15,7 @@ from doppler.training.exercise import Exercise
 from doppler.training.imitation import select_miss
 from doppler.training.losses import chosen, entropy, place_log_probs, select_log_probs, tensor
 
+IMPOSSIBLE = -30.0  # log-probability from which a choice is none for a policy
 CLIP = 3.0  # spreads of the batch beyond which an episode counts no more
 
 
@@ -89,7 +90,8 @@ def lesson_loss(
             play = exercise.actor.play
             replay = play(policy, scores, sampling, lots, forced=mine, config=config)
             log_probs = chosen(place_log_probs(policy, scores, replay), replay)
-            loss = loss - log_probs.mean() * len(mine) / len(lessons)
+            # What it takes for impossible by its estimate of memory is nothing to learn from.
+            loss = loss - log_probs.clamp_min(IMPOSSIBLE).mean() * len(mine) / len(lessons)
     return loss
 
 

@@ -1,0 +1,63 @@
+"""Parts of a machine, and a graph on them."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from mdp.playing import graph_of, uniform
+
+from doppler.mdp.instance import make_instance
+from doppler.mdp.parts import nested_parts, on_part
+from doppler.programs.random_dag import random_dag
+from doppler.topology import Device, Link, Topology, load_topology
+
+
+def islands() -> Topology:
+    """Devices 0 and 2 are close, 1 and 3 too, which are twice as fast."""
+    links = (Link("near", 10.0), Link("far", 1.0))
+    speeds = (1.0, 2.0, 1.0, 2.0)
+    devices = tuple(Device(f"d{i}", {"float32": s}) for i, s in enumerate(speeds))
+    route = np.array([[-1, 1, 0, 1], [1, -1, 1, 0], [0, 1, -1, 1], [1, 0, 1, -1]])
+    return Topology("islands", devices, links, route)
+
+
+def test_parts_grow_from_the_fastest_device_to_those_that_are_close() -> None:
+    graph = replace(graph_of([1.0, 1.0], {(0, 1): 1.0}), exec_s=None, flops=np.ones(2))
+    instance = make_instance(graph, islands())
+    assert [part.tolist() for part in nested_parts(instance)] == [[0, 1, 2, 3], [1, 3], [1]]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 16])
+def test_parts_are_halves_down_to_one_device(size: int) -> None:
+    instance = make_instance(graph_of([1.0, 1.0], {(0, 1): 1.0}), uniform(size))
+    parts = nested_parts(instance)
+    assert parts[0].tolist() == list(range(size))
+    assert len(parts[-1]) == 1
+    for larger, smaller in pairwise(parts):
+        assert len(smaller) == (len(larger) + 1) // 2
+        assert np.isin(smaller, larger).all()
+
+
+def test_a_graph_of_one_vertex_has_parts() -> None:
+    parts = nested_parts(make_instance(graph_of([1.0]), uniform(2)))
+    assert [len(part) for part in parts] == [2, 1]
+
+
+def test_a_part_prices_its_devices_as_the_whole_does() -> None:
+    whole = make_instance(random_dag(vertices=20, depth=4, seed=0), load_topology("a100x2-t4x2"))
+    part = on_part(whole, np.array([1, 3]))
+    assert part.num_devices == 2
+    np.testing.assert_array_equal(part.tables.exec_s, whole.tables.exec_s[:, [1, 3]])
+    np.testing.assert_array_equal(
+        part.tables.s_per_byte, whole.tables.s_per_byte[np.ix_([1, 3], [1, 3])]
+    )
+
+
+def test_seconds_that_come_with_the_graph_or_were_measured() -> None:
+    graph = graph_of([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], {(0, 1): 1.0})
+    part = on_part(make_instance(graph, uniform(3)), np.array([2, 0]))
+    assert part.tables.exec_s.tolist() == [[3.0, 1.0], [6.0, 4.0]]
+    measured = replace(uniform(3), exec_s={"some kernel": (1.0, 2.0, 3.0)})
+    part = on_part(make_instance(graph, measured), np.array([1]))
+    assert part.topology.exec_s == {"some kernel": (2.0,)}
