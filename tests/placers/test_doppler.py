@@ -14,7 +14,7 @@ from doppler.inference.policy import ArrayPolicy
 from doppler.mdp.instance import make_instance
 from doppler.placers import Placer, ask, make_placer, placer_names
 from doppler.placers.auto import AutoPlacer
-from doppler.placers.doppler import POLICY_FILE, DopplerPlacer
+from doppler.placers.doppler import KEPT, MOST, PAIRS, POLICY_FILE, DopplerPlacer, _stay
 from doppler.programs.random_dag import random_dag
 from doppler.sim import Simulator
 from doppler.testing import PlacerContract
@@ -187,3 +187,41 @@ def test_the_portfolio_asks_the_policy(tmp_path: Path) -> None:
     assert isinstance(by_name, AutoPlacer)
     assert by_name.learned is not None
     assert by_name.seconds == 3.0
+
+
+def test_parts_of_the_machine_are_tried_down_to_one_device() -> None:
+    devices, _, _ = DopplerPlacer(policy(), samples=64).propose(make_instance(graph(), TOPOLOGY))
+    used = [len(np.unique(row)) for row in devices[:3]]
+    assert used[1] <= 2  # greedily on 4, 2 and 1 devices
+    assert used[2] == 1
+
+
+def test_without_samples_there_is_one_greedy_assignment() -> None:
+    devices, _, makespans = DopplerPlacer(policy(), samples=0).propose(
+        make_instance(graph(), TOPOLOGY)
+    )
+    assert devices.shape == (1, 30)
+    assert makespans.shape == (1,)
+
+
+def test_second_thoughts_leave_most_vertices_where_they_are() -> None:
+    rng = np.random.default_rng(0)
+    devices = rng.integers(4, size=(20, 200))
+    makespans = np.array([9.0, 1.0, 1.0, np.inf, 2.0, 3.0, *range(4, 18)])
+    found = [(devices[:7], devices[:7], makespans[:7]), (devices[7:], devices[7:], makespans[7:])]
+    stay = _stay(found, 50, rng)
+    assert stay.shape == (50, 200)
+    elites = devices[[1, 4, 5, 6]]  # of those that are as good, the first
+    for row in stay:
+        kept = row >= 0
+        assert KEPT[0] - 0.1 < kept.mean() <= 1.0
+        assert any((row[kept] == elite[kept]).all() for elite in elites)
+
+
+def test_larger_problems_have_fewer_samples() -> None:
+    placer = DopplerPlacer(policy())
+    counts = [
+        len(placer.propose(make_instance(random_dag(vertices=n, depth=8, seed=0), TOPOLOGY))[2])
+        for n in (30, 1000, 3000)
+    ]
+    assert counts == [3 + MOST, 3 + PAIRS // 4000, 3 + PAIRS // 12_000]

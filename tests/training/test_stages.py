@@ -8,13 +8,15 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+from torch import Tensor
 
 from doppler import errors
+from doppler.arrays import FloatArray
 from doppler.graph import Graph
 from doppler.graph.builder import GraphBuilder
 from doppler.mdp.rollout import GREEDY, Sampling
 from doppler.placers import lower_bounds, place
-from doppler.policies.dual import PolicyConfig
+from doppler.policies.dual import DualPolicy, PolicyConfig
 from doppler.programs.random_dag import random_dag
 from doppler.sim import Noise, Simulator
 from doppler.topology import Topology, load_topology
@@ -29,7 +31,7 @@ from doppler.training.config import (
 from doppler.training.exercise import Exercise
 from doppler.training.imitation import imitate
 from doppler.training.reinforce import advantages, between, reinforce
-from doppler.training.trainer import Trainer
+from doppler.training.trainer import UPDATES, Trainer
 
 SMALL = TrainConfig(
     policy=PolicyConfig(width=16, rounds=2),
@@ -186,15 +188,43 @@ def test_bad_configs_are_refused() -> None:
         Trainer([(empty.build(), topology())], SMALL)
 
 
-def test_a_loss_that_is_no_number_stops_before_the_step() -> None:
+@pytest.mark.parametrize("together", [2, 3, 7])
+def test_several_graphs_make_one_step_whatever_the_threads(together: int) -> None:
+    pairs = [(random_dag(vertices=12, depth=4, seed=s), topology()) for s in range(3)]
+    few = replace(SMALL, stages=("sim",), sim=replace(SMALL.sim, episodes=64, batch=8))
+    found = []
+    for threads in (1, 3):
+        trainer = Trainer(pairs, replace(few, together=together, threads=threads))
+        lines = list(trainer.run())
+        found.append((trainer.policy.state_dict(), lines))
+        assert lines[-1].episodes >= 3 * 64
+        assert len(lines) == -(-3 * 8 // min(together, 3))
+        assert {line.exercise for line in lines} <= {e.label for e in trainer.exercises}
+        assert all(e.episodes for e in trainer.exercises)
+    (one, lines), (other, same) = found
+    assert all(torch.equal(one[k], other[k]) for k in one)
+    assert [line.mean_s for line in lines] == [line.mean_s for line in same]
+
+
+def test_alone_or_together_the_mean_gradient_is_taken() -> None:
+    """Twice the same graph teaches what it teaches once, but for what it draws."""
+    once = Trainer([(graph(), topology())], replace(SMALL, stages=("imitation",)))
+    twice = Trainer([(graph(), topology())] * 2, replace(SMALL, stages=("imitation",), together=2))
+    means = [np.mean([p.mean_s for p in list(t.run())[-8:]]) for t in (once, twice)]
+    assert means[0] == pytest.approx(means[1], rel=0.1)
+
+
+def no_number(policy: DualPolicy, *_: object) -> tuple[Tensor, FloatArray]:
+    """An update gone wrong."""
+    return sum(p.sum() for p in policy.parameters()) * torch.tensor(float("nan")), np.ones(1)
+
+
+def test_a_loss_that_is_no_number_stops_before_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = Trainer([(graph(), topology())], SMALL)
     before = {k: v.clone() for k, v in trainer.policy.state_dict().items()}
+    monkeypatch.setitem(UPDATES, "imitation", no_number)
     with pytest.raises(errors.TrainingError, match="nan at update 0"):
-        trainer._step(
-            sum(p.sum() for p in trainer.policy.parameters()) * float("nan"),
-            1e-3,
-            trainer.exercises[0],
-        )
+        next(trainer.run())
     assert all(torch.equal(before[k], v) for k, v in trainer.policy.state_dict().items())
 
 

@@ -24,7 +24,7 @@ def pretrain(
         Path, typer.Option("--output", "-o", metavar="DIR", help="Directory of the run.")
     ],
     problems: Annotated[
-        int | None, typer.Option(min=1, help="To train on, turn by turn. Default: 256.")
+        int | None, typer.Option(min=1, help="To train on, turn by turn. Default: 512.")
     ] = None,
     max_vertices: Annotated[
         int | None, typer.Option(min=1, help="Of their graphs, at most. Default: 300.")
@@ -38,7 +38,7 @@ def pretrain(
     ] = None,
     validate_every: Annotated[
         float | None,
-        typer.Option("--validate-every", min=0.0, metavar="S", help="Default: 60 seconds."),
+        typer.Option("--validate-every", min=0.0, metavar="S", help="Default: 120 seconds."),
     ] = None,
     evaluations: Annotated[
         int | None,
@@ -108,10 +108,12 @@ def pretrain(
 
 
 def _config(file: Path | None, options: dict[str, Any], *, transfer: bool) -> "TrainConfig":
-    """The default preset for two hours, changed by the file, changed by the options given."""
+    """The preset for two hours, changed by the file, changed by the options given."""
     from doppler.cli.training import changed_config
 
-    config = changed_config(None, file, options, transfer=transfer, seconds=SECONDS)
+    config = changed_config(
+        None, file, options, transfer=transfer, seconds=SECONDS, default="pretrain"
+    )
     if "real" in config.stages:
         raise ConfigError("a pretraining has no stage `real`", hint="that is one of `dop train`")
     return config

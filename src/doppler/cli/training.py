@@ -155,13 +155,14 @@ def changed_config(
     *,
     transfer: bool,
     seconds: float | None = None,
+    default: str = "default",
 ) -> "TrainConfig":
     """The preset with a budget, changed by the file, changed by those options that are not None."""
     from doppler.training.config import preset
     from doppler.training.config_io import config_from, read_document
 
     document = {} if file is None else read_document(file)
-    base = replace(preset(preset_name or str(document.get("preset", "default"))), seconds=seconds)
+    base = replace(preset(preset_name or str(document.get("preset", default))), seconds=seconds)
     if transfer:  # imitation would undo what was learned
         base = replace(base, stages=("sim",))
     config = config_from(document | {"preset": base.preset}, base, source=f"`{file}`")

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from doppler.policies.dual import DualPolicy
 
 POLICY_FILE = "policy.safetensors"  # of a training run
-TEMPERATURES = (0.15, 0.3)  # of the samples, by turns
+TEMPERATURES = (0.1, 0.3, 1.0, 2.0)  # of the samples, by turns
 PAIRS = 800_000  # of a vertex and a device that are scored for all samples: about a second
 FEWEST, MOST = 32, 1024  # samples, where that is what limits them
 BATCH, ROUNDS = 16, 32  # samples of one kind at a time, or more so that there are no more rounds
@@ -46,9 +46,9 @@ class DopplerPlacer:
     the whole machine and, by turns, on the best half of it, the best quarter and so on, as little
     may be gained by many devices where transfers are slow. Most samples then are second thoughts:
     the policy places some of the vertices again, the others stay where they are in one of the best
-    so far. On some of the samples the critical-path rule selects, as on graphs unlike those SEL was
-    trained on that is the safer order. Nothing here needs torch, whatever the policy was trained
-    with.
+    so far. Half of the samples are only half the policy's: the critical-path rule places in what is
+    made at first, and selects in second thoughts, as on graphs unlike those it was trained on that
+    is the safer choice. Nothing here needs torch, whatever the policy was trained with.
     """
 
     name = "doppler"
@@ -146,26 +146,28 @@ class DopplerPlacer:
         return devices, order, makespans
 
     def _batches(self, instance: Instance, num_parts: int) -> Iterator["_Batch"]:
-        """How all assignments are made: a greedy one on each part, then the samples."""
-        for part in range(num_parts):
-            yield _Batch(GREEDY, self.config, 1, part)
+        """How all are made: greedily on each part, or on the whole if that is all; then samples."""
         samples, pairs = self.samples, instance.num_vertices * instance.num_devices
         if samples is None:
             samples = min(max(PAIRS // max(pairs, 1), FEWEST), MOST)
-        by_rule = replace(self.config, select=False) if self.config.place else self.config
-        kinds = [
-            (Sampling(select_temperature=t, place_temperature=t), config)
-            for t in TEMPERATURES
-            for config in (self.config, by_rule)
-        ]
+        for part in range(num_parts if samples else 1):
+            yield _Batch(GREEDY, self.config, 1, part)
+        mine = self.config
+        rule_selects = replace(mine, select=False) if mine.place else mine
+        rule_places = replace(mine, place=False) if mine.select else mine
+        between = max(num_parts - 2, 0)  # the whole and one device, where there is but one choice
         size = max(BATCH, -(-samples // ROUNDS))
         counts = [min(size, samples - at) for at in range(0, samples, size)]
-        several = max(num_parts - 1, 1)  # on one device there is but one assignment
         for number, count in enumerate(counts):
             turn, on_a_part = divmod(number, 2)
             again = number >= FRESH * len(counts)
-            part = 1 + turn % (several - 1) if on_a_part and several > 1 and not again else 0
-            yield _Batch(*kinds[turn % len(kinds)], count, part, again)
+            by_rule = rule_selects if again else rule_places
+            t = TEMPERATURES[turn // 2 % len(TEMPERATURES)]
+            sampling = Sampling(select_temperature=t, place_temperature=t)
+            part = 0
+            if on_a_part and between and not again:
+                part = 1 + (turn + turn // between) % between  # each with and without the rule
+            yield _Batch(sampling, by_rule if turn % 2 else mine, count, part, again)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ from torch.nn.functional import leaky_relu, one_hot
 
 from doppler.mdp.features import CROWDED, DEVICE_FEATURES, FEATURE_SETS, OVERFULL, TIE
 
-CHUNK = 8192  # pairs of a step and a device at a time: what the layers make of them fits a cache
+# Pairs of a step and a device at a time: what the layers make of them fits a cache of a CPU.
+CHUNK = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,9 @@ class Place(nn.Module):
         `order` is (B, n) the vertices as they were selected, `devices` (B, n) where each of them
         went, `features` (B, n, D, 15) what was seen before.
         """
-        rows = max(CHUNK // max(features.shape[1] * features.shape[2], 1), 1)
+        rows = max(len(features), 1)
+        if features.device.type == "cpu":
+            rows = max(CHUNK // max(features.shape[1] * features.shape[2], 1), 1)
         chunks = zip(*(torch.split(t, rows) for t in (order, devices, features)), strict=True)
         return torch.cat([self._logits(parts, *chunk) for chunk in chunks])
 

@@ -142,6 +142,7 @@ class TrainConfig:
     strategy: str = FIFO
     limit_memory: bool = True
     clip: float = 1.0  # largest norm of a gradient
+    together: int = 1  # graphs on topologies that one step of the optimizer learns from
     seconds: float | None = None  # for all stages; the last then has as many episodes as fit
     seed: int = 0
     threads: int | None = None  # of rollouts, simulation and search; one per core if None
@@ -155,6 +156,8 @@ class TrainConfig:
                 raise UnknownNameError("stage", name, STAGES)
         if self.seconds is not None and not self.seconds > 0:
             raise ConfigError(f"seconds is {self.seconds}, must be positive")
+        if self.together < 1:
+            raise ConfigError(f"together is {self.together}, must be at least 1")
         if self.variants < 0 or not self.variation >= 0:
             raise ConfigError("variants and variation must not be negative")
         if not self.clip > 0:
@@ -185,6 +188,12 @@ class TrainConfig:
 
 PRESETS = {
     "default": TrainConfig(),
+    "pretrain": TrainConfig(  # many problems: less of each at a time, and steps from several
+        preset="pretrain",
+        imitation=ImitationConfig(episodes=64, batch=8),
+        sim=ReinforceConfig(batch=8, expert=ExpertConfig(samples=2, elites=1, lessons=8)),
+        together=4,
+    ),
     "paper": TrainConfig(  # Sec. 6.1, where not said otherwise; one episode per update
         preset="paper",
         policy=PolicyConfig(features="paper"),

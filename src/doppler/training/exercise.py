@@ -45,7 +45,8 @@ class Exercise:
     ) -> None:
         """Stage III needs the executor; `starts` are what it may begin with, the best first."""
         self.graph, self.topology, self.config = graph, topology, config
-        self.threads = config.threads or len(cores()) or 1
+        # Those that are trained on together have a thread each first of all.
+        self.threads = max((config.threads or len(cores()) or 1) // config.together, 1)
         self.simulator = Simulator(topology, config.sim_config)
         self._pool: Pool | None = None  # of a checkpoint: the expert's, once there is one
         self.starts = list(starts)

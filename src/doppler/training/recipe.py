@@ -10,16 +10,16 @@ from doppler.progress import report
 from doppler.training.problems import Problem, problems
 from doppler.training.problems.families import LARGEST, SMALLEST
 
-SAMPLES = 32  # of the policy, beside the greedy one
+SAMPLES = 128  # of the policy, beside the greedy ones
 EVALUATIONS = 20_000  # of the search that says what is best known
-PAUSE_S = 60.0
+PAUSE_S = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """What a policy is pretrained on, and how it is measured meanwhile."""
 
-    problems: int = 256  # to train on
+    problems: int = 512  # to train on
     max_vertices: int = 300
     min_vertices: int = SMALLEST
     without: tuple[str, ...] = ()  # families left out, with all others of their groups

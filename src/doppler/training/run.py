@@ -172,7 +172,8 @@ class Run:
 
     def _log(self, progress: Progress, seconds: float) -> None:
         tally, name = self.tally, progress.exercise
-        batch: int = getattr(self.manifest.config, progress.stage).batch
+        # Of those that are trained on together one is told of, by turns; it stands for all.
+        batch: int = self.trainer.together * getattr(self.manifest.config, progress.stage).batch
         tally.steps += 1
         tally.episodes[name] = tally.episodes.get(name, 0) + batch
         tally.seconds[name] = tally.seconds.get(name, 0.0) + seconds

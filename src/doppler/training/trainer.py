@@ -1,7 +1,9 @@
 """Trainer: runs the stages, one update at a time, so that it can stop and go on anywhere."""
 
 from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from math import isfinite
 from time import monotonic
 from typing import Any
 
@@ -13,6 +15,7 @@ from doppler.assignment import Assignment
 from doppler.errors import AssignmentError, ConfigError, TrainingError
 from doppler.executor import Executor
 from doppler.graph.graph import Graph
+from doppler.placers.base import cores
 from doppler.policies.dual import DualPolicy, make_policy
 from doppler.policies.threads import one_thread
 from doppler.topology.topology import Topology
@@ -46,6 +49,17 @@ class Progress:
     bound_s: float  # lower bound of any assignment
     loss: float
     lr: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Lesson:
+    """What one exercise teaches in an update."""
+
+    exercise: Exercise
+    makespans: FloatArray  # (B,) of its episodes
+    loss: float
+    norm: float  # of the gradients, before they were clipped
+    gradients: Sequence[Tensor | None]  # of each parameter that takes part
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +127,11 @@ class Trainer:
 
     def run(self) -> Generator[Progress, None, None]:
         """Train to the end; every update is yielded when it is done and can be saved."""
-        with one_thread():
-            yield from self._updates()
+        threads = min(self.config.threads or len(cores()) or 1, self.config.together)
+        with one_thread(), ThreadPoolExecutor(threads) as pool:
+            yield from self._updates(pool if threads > 1 else None)
 
-    def _updates(self) -> Generator[Progress, None, None]:
+    def _updates(self, pool: ThreadPoolExecutor | None) -> Generator[Progress, None, None]:
         while self.stage < len(self.config.stages):
             name = self.config.stages[self.stage]
             per_step = name == "sim" and self.config.sim.messages == "step"
@@ -124,20 +139,49 @@ class Trainer:
             exercises = self.exercises if name == "real" else self.all_exercises
             while (share := self.share()) < 1.0:
                 began = monotonic()
-                exercise = exercises[self.update % len(exercises)]
-                loss, makespans = update(self.policy, exercise, self.config, share, self.update)
+                lessons = self._learn(update, exercises, share, pool)
                 lr = between(getattr(self.config, name).lr, share)
-                self._step(loss, lr, exercise)
+                self._step(lessons, lr)
+                told = lessons[self.update * len(lessons) // len(exercises) % len(lessons)]
                 self.update += 1
                 self.seconds += monotonic() - began
-                yield self._progress(name, exercise, makespans, float(loss.detach()), lr)
+                yield self._progress(name, told, lr)
             self.stage, self.update, self.stage_began_s = self.stage + 1, 0, self.seconds
+
+    def _learn(
+        self,
+        update: Update,
+        exercises: list[Exercise],
+        share: float,
+        pool: ThreadPoolExecutor | None,
+    ) -> list["_Lesson"]:
+        """What one step is to be made from: the gradients of those whose turn it is."""
+        together = self.together
+        parameters = list(self.policy.parameters())
+
+        def learn(number: int) -> _Lesson:
+            exercise = exercises[number % len(exercises)]
+            loss, makespans = update(self.policy, exercise, self.config, share, number)
+            gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+            norm = torch.nn.utils.get_total_norm([g for g in gradients if g is not None])
+            scale = (self.config.clip / (norm + 1e-6)).clamp(max=1.0)
+            clipped = [None if g is None else g * scale for g in gradients]
+            return _Lesson(exercise, makespans, float(loss.detach()), float(norm), clipped)
+
+        numbers = range(self.update * together, (self.update + 1) * together)
+        return list(map(learn, numbers) if pool is None else pool.map(learn, numbers))
 
     @property
     def is_finished(self) -> bool:
         """Whether no update is left."""
         last = len(self.config.stages) - 1
         return self.stage > last or (self.stage == last and self.share() >= 1.0)
+
+    @property
+    def together(self) -> int:
+        """Exercises that one step learns from; on the real system, one has it for itself."""
+        real = self.config.stages[self.stage] == "real"
+        return 1 if real else min(self.config.together, len(self.exercises))
 
     @property
     def all_exercises(self) -> list[Exercise]:
@@ -152,34 +196,36 @@ class Trainer:
         name, seconds = self.config.stages[self.stage], self.config.seconds
         stage, last = getattr(self.config, name), self.stage == len(self.config.stages) - 1
         episodes = stage.episodes * len(self.exercises)
-        share = self.update * stage.batch / episodes if episodes else 1.0
+        share = self.update * stage.batch * self.together / episodes if episodes else 1.0
         if seconds is None:
             return share
         left = (seconds - self.stage_began_s) * (1.0 if last else SHARES[name])
         spent = (self.seconds - self.stage_began_s) / left if left > 0 else 1.0
         return spent if last else max(share, spent)
 
-    def _step(self, loss: Tensor, lr: float, exercise: Exercise) -> None:
-        """One step of the optimizer; an error, and nothing changed, where the loss is no number."""
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.config.clip)
-        if not (torch.isfinite(loss) and torch.isfinite(norm)):
-            raise TrainingError(
-                f"the loss on `{exercise.label}` is {float(loss.detach())} at update {self.update}",
-                hint="go on from the last checkpoint, with a lower lr: dop train --from",
-            )
+    def _step(self, lessons: Sequence["_Lesson"], lr: float) -> None:
+        """One step of the optimizer; an error, and nothing changed, where a loss is no number."""
+        for lesson in lessons:
+            loss, label = lesson.loss, lesson.exercise.label
+            if not (isfinite(loss) and isfinite(lesson.norm)):
+                raise TrainingError(
+                    f"the loss on `{label}` is {loss} at update {self.update}",
+                    hint="go on from the last checkpoint, with a lower lr: dop train --from",
+                )
+        columns = zip(*(lesson.gradients for lesson in lessons), strict=True)
+        for parameter, column in zip(self.policy.parameters(), columns, strict=True):
+            known = [gradient for gradient in column if gradient is not None]
+            parameter.grad = torch.stack(known).sum(dim=0) / len(lessons) if known else None
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         self.optimizer.step()
 
-    def _progress(
-        self, stage: str, exercise: Exercise, makespans: FloatArray, loss: float, lr: float
-    ) -> Progress:
+    def _progress(self, stage: str, lesson: "_Lesson", lr: float) -> Progress:
+        exercise, makespans = lesson.exercise, lesson.makespans
         values: dict[str, Any] = {
             "stage": stage,
             "update": self.update,
-            "episodes": self.update * getattr(self.config, stage).batch,
+            "episodes": self.update * self.together * getattr(self.config, stage).batch,
             "share": min(self.share(), 1.0),
             "seconds": self.seconds,
             "exercise": exercise.label,
@@ -187,7 +233,7 @@ class Trainer:
             "least_s": float(makespans.min()),
             "best_s": exercise.best_s,
             "bound_s": exercise.bound_s,
-            "loss": loss,
+            "loss": lesson.loss,
             "lr": lr,
         }
         bench = exercise.bench
