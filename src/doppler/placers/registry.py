@@ -36,12 +36,26 @@ _PLACERS = {  # name: "module:class"
 _LEARNED = {  # those that take a policy: `name:run`, or `name:checkpoint`
     "auto": "doppler.placers.auto:AutoPlacer",
     "doppler": "doppler.placers.doppler:DopplerPlacer",
+    "gdp": "doppler.placers.learned:GdpPlacer",
+    "placeto": "doppler.placers.learned:PlacetoPlacer",
+    "placeto-pretrain": "doppler.placers.learned:PlacetoPlacer",
+    "seq2seq": "doppler.placers.learned:Seq2SeqPlacer",
 }
 
 
 def placer_names() -> list[str]:
     """Names of all placers that need nothing but a graph and a topology."""
     return sorted(_PLACERS)
+
+
+def learned_names() -> dict[str, str]:
+    """The names of those that place by a policy alone, and the first line of what they are."""
+    found = {}
+    for name, where in sorted(_LEARNED.items()):
+        if name not in _PLACERS:
+            module, _, cls = where.partition(":")
+            found[name] = str(getattr(import_module(module), cls).__doc__).splitlines()[0]
+    return found
 
 
 def make_placer(name: str, *, budget_s: float | None = None) -> Placer:

@@ -15,12 +15,15 @@ from torch import Tensor
 from doppler.errors import CheckpointError, DopplerError
 from doppler.files import write_bytes
 from doppler.mdp.features import FEATURE_VERSION
+from doppler.policies.baseline import BaselinePolicy
 from doppler.policies.dual import DualPolicy, PolicyConfig
+from doppler.policies.kinds import CONFIGS, AnyConfig, Policy, empty_policy
+from doppler.policies.placeto import PlacetoConfig
 
 FORMAT, VERSION = "doppler-policy", 1
 
 
-def save_policy(policy: DualPolicy, path: str | Path, provenance: Mapping[str, Any]) -> None:
+def save_policy(policy: Policy, path: str | Path, provenance: Mapping[str, Any]) -> None:
     """Write a policy, whole or not at all, with JSON values that tell how it came about."""
     path = Path(path)
     tensors = {k: t.detach().cpu().contiguous() for k, t in policy.state_dict().items()}
@@ -39,11 +42,24 @@ def save_policy(policy: DualPolicy, path: str | Path, provenance: Mapping[str, A
         "config": json.dumps(asdict(policy.config)),
         "provenance": history,
     }
+    if policy.kind != DualPolicy.kind:  # which no file named before there were others
+        metadata["kind"] = policy.kind
     write_tensors(path, tensors, metadata)
 
 
 def load_policy(path: str | Path, device: str = "cpu") -> DualPolicy:
-    """The policy in a checkpoint, on a torch device."""
+    """The dual policy in a checkpoint, on a torch device."""
+    policy = load_any(path, device)
+    if isinstance(policy, BaselinePolicy):
+        raise CheckpointError(
+            f"`{path}` holds a policy of kind `{policy.kind}`, not `{DualPolicy.kind}`",
+            hint=f"its placer is `{policy.kind}:{path}`",
+        )
+    return policy
+
+
+def load_any(path: str | Path, device: str = "cpu") -> Policy:
+    """The policy in a checkpoint, of whatever kind, on a torch device."""
     path = Path(path)
     with opened(path) as file:
         config = _config(checked_metadata(file, path), path)
@@ -134,29 +150,38 @@ def json_object(metadata: Mapping[str, str], key: str, path: Path) -> dict[str, 
     return value
 
 
-def _config(metadata: Mapping[str, str], path: Path) -> PolicyConfig:
+def _config(metadata: Mapping[str, str], path: Path) -> AnyConfig:
+    kind = metadata.get("kind", PolicyConfig.kind)
+    if kind not in CONFIGS:
+        raise CheckpointError(
+            f"`{path}` holds a policy of unknown kind {kind!r}",
+            hint="a newer version of doppler may have written it",
+        )
     values = json_object(metadata, "config", path)
-    types = {field.name: field.type for field in fields(PolicyConfig)}
+    types = {field.name: field.type for field in fields(CONFIGS[kind])}
     keys = sorted(types.keys() | values.keys())
     wrong = [key for key in keys if type(values.get(key)) is not types.get(key)]
     try:
         if wrong:
             raise CheckpointError(f"`{wrong[0]}` is missing, unknown or of another type")
-        return PolicyConfig(**values)
+        return CONFIGS[kind](**values)
     except DopplerError as error:
         raise CheckpointError(
             f"`{path}`: `config` is {values}: {error.message}", hint="use an earlier checkpoint"
         ) from None
 
 
-def _empty(config: PolicyConfig, tensors: Mapping[str, Tensor], path: Path) -> DualPolicy:
+def _empty(config: AnyConfig, tensors: Mapping[str, Tensor], path: Path) -> Policy:
     """A policy of that shape without memory for its weights."""
-    if config.rounds > len(tensors) or config.width > sum(t.numel() for t in tensors.values()):
+    layers = 0 if isinstance(config, PlacetoConfig) else getattr(config, "rounds", 0)
+    layers = max(layers, getattr(config, "layers", 0), getattr(config, "attention", 0))
+    sizes = (config.width, getattr(config, "groups", 0), getattr(config, "devices", 0))
+    if layers > len(tensors) or max(sizes) > sum(t.numel() for t in tensors.values()):
         raise CheckpointError(
             f"`{path}` has too few weights for {config}", hint="use an earlier checkpoint"
         )
     with torch.device("meta"):
-        return DualPolicy(config)
+        return empty_policy(config)
 
 
 def _check_tensors(

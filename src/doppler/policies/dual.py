@@ -1,6 +1,7 @@
 """DualPolicy: SEL and PLC over one encoder."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -18,6 +19,8 @@ from doppler.policies.threads import one_thread
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyConfig:
     """The shape of a policy."""
+
+    kind: ClassVar[str] = "doppler"
 
     width: int = 64  # H, of all embeddings
     rounds: int = 6  # K, of message passing
@@ -44,6 +47,8 @@ class Scores:
 
 class DualPolicy(nn.Module):
     """SEL and PLC (Sec. 4.2), for any graph and any number of devices."""
+
+    kind = PolicyConfig.kind
 
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__()

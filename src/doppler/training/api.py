@@ -13,8 +13,10 @@ from doppler.errors import ConfigError, Interrupted
 from doppler.executor import Executor
 from doppler.graph.graph import Graph
 from doppler.placers.doppler import POLICY_FILE, DopplerPlacer
-from doppler.policies.checkpoint import load_policy
-from doppler.policies.dual import DualPolicy
+from doppler.placers.learned import LearnedPlacer
+from doppler.policies.baseline import BaselinePolicy
+from doppler.policies.checkpoint import load_any
+from doppler.policies.kinds import Policy, for_devices
 from doppler.topology.topology import Topology
 from doppler.training.config import TrainConfig
 from doppler.training.manifest import Manifest, distinct
@@ -30,7 +32,8 @@ from doppler.training.run import (
 from doppler.training.run_dir import BEST, BEST_FILES
 from doppler.training.trainer import Trainer
 
-Start = DopplerPlacer | str | Path  # a trained placer, a run or a checkpoint
+Trained = DopplerPlacer | LearnedPlacer
+Start = Trained | str | Path  # a trained placer, a run or a checkpoint
 
 
 def train(
@@ -41,7 +44,7 @@ def train(
     out: str | Path | None = None,
     start: Start | None = None,
     executor: Executor | None = None,
-) -> DopplerPlacer:
+) -> Trained:
     """A placer trained on every graph on every topology.
 
     `out` is a new directory for the run: checkpoints, metrics and the best assignments. `start` is
@@ -71,16 +74,16 @@ def train(
         )
         for _ in trainer.run():
             pass
-    return DopplerPlacer(trainer.policy)
+    return placer_of(trainer.policy)
 
 
-def resume(out: str | Path, *, executor: Executor | None = None) -> DopplerPlacer:
+def resume(out: str | Path, *, executor: Executor | None = None) -> Trained:
     """The placer of a run, trained to its end."""
     with ExitStack() as stack:
         return finish(resume_run(Path(out), make_executor=executors(stack, executor)))
 
 
-def finish(run: Run) -> DopplerPlacer:
+def finish(run: Run) -> Trained:
     """The placer of a run that is trained to its end."""
     try:
         with stopping(run.stop), run:
@@ -88,7 +91,7 @@ def finish(run: Run) -> DopplerPlacer:
                 pass
     except Interrupted:
         raise KeyboardInterrupt from None
-    return DopplerPlacer(run.trainer.policy)
+    return placer_of(run.trainer.policy)
 
 
 def make_manifest(
@@ -96,7 +99,7 @@ def make_manifest(
     topologies: Sequence[Topology],
     config: TrainConfig,
     *,
-    policy: DualPolicy | None = None,
+    policy: Policy | None = None,
     command: str = "",
     parent: dict[str, Any] | None = None,
 ) -> Manifest:
@@ -114,8 +117,9 @@ def make_manifest(
             hint="go on from a run (--from runs/x), or put imitation and sim before it "
             "(--stages imitation,sim,real)",
         )
+    shape = config.policy if policy is None else policy.config
     return Manifest(
-        config=config if policy is None else replace(config, policy=policy.config),
+        config=replace(config, policy=for_devices(shape, topologies[0].num_devices)),
         graphs=distinct(graphs),
         topologies=distinct(topologies),
         command=command,
@@ -151,19 +155,26 @@ def executors(stack: ExitStack, executor: Executor | None = None) -> MakeExecuto
 
 def starting_assignments(start: Start) -> list[Assignment]:
     """The best assignments of a run to go on from."""
-    if isinstance(start, DopplerPlacer) or not Path(start).is_dir():
+    if not isinstance(start, (str, Path)) or not Path(start).is_dir():
         return []
     return [read_assignment(file) for file in sorted((Path(start) / BEST).glob(BEST_FILES))]
 
 
-def starting_policy(start: Start) -> DualPolicy:
+def starting_policy(start: Start) -> Policy:
     """The policy to go on from: a copy."""
-    return deepcopy(start.policy) if isinstance(start, DopplerPlacer) else load_policy(_file(start))
+    return load_any(_file(start)) if isinstance(start, (str, Path)) else deepcopy(start.policy)
+
+
+def placer_of(policy: Policy) -> Trained:
+    """The placer that places by a policy."""
+    if isinstance(policy, BaselinePolicy):
+        return LearnedPlacer(policy)
+    return DopplerPlacer(policy)
 
 
 def describe(start: Start) -> dict[str, Any]:
     """JSON values: where a policy to go on from is."""
-    if isinstance(start, DopplerPlacer):
+    if not isinstance(start, (str, Path)):
         return {"path": None}
     file = _file(start)
     digest = hashlib.sha256(file.read_bytes()).hexdigest()

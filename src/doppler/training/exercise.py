@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from math import inf
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from doppler.mdp.rollout import Rollouts
 from doppler.placers.base import cores
 from doppler.placers.bounds import lower_bounds
 from doppler.policies.acting import Actor
+from doppler.policies.baseline import BaselinePolicy
+from doppler.policies.dual import PolicyConfig
 from doppler.sim.simulator import Simulator
 from doppler.topology.topology import Topology
 from doppler.trace import Trace
@@ -44,7 +47,8 @@ class Exercise:
         self.simulator = Simulator(topology, config.sim_config)
         self.bound_s = lower_bounds(graph, topology).best_s
         self.expert: Expert | None = None
-        if config.sim.expert is not None and config.policy.place and "sim" in config.stages:
+        policy, has_expert = config.policy, config.sim.expert is not None and "sim" in config.stages
+        if isinstance(policy, PolicyConfig) and policy.place and has_expert:
             self.expert = Expert(graph, topology, config, self.threads)
         self.starts = list(starts)
         self.bench: Bench | None = None
@@ -61,6 +65,13 @@ class Exercise:
         """Let the policy see the costs of this topology."""
         self.instance = make_instance(self.graph, topology)
         self.actor = Actor(self.instance, self.config.device, threads=self.threads)
+        self._view: Any = None
+
+    def view(self, policy: BaselinePolicy) -> Any:
+        """What a baseline reads of the instance, made once."""
+        if self._view is None:
+            self._view = policy.view(self.instance, self.config.device)
+        return self._view
 
     @property
     def label(self) -> str:
@@ -79,12 +90,16 @@ class Exercise:
     def measure(self, rollouts: Rollouts, number: int) -> FloatArray:
         """(B,) makespans of episodes under one draw of the noise; the best is remembered."""
         devices = self.instance.expand(rollouts.devices)
-        makespans = self.simulator.makespans(self.graph, devices, seed=number, threads=self.threads)
+        makespans = self._simulated(devices, number)
         first = int(np.argmin(makespans))
         if makespans[first] < self.best_s or self.config.draws > 1:
             order = self.instance.vertices[rollouts.order[first]]
             self.consider(devices[first], order)
         return self._finite(makespans)
+
+    def makespans(self, devices: IntArray, number: int) -> FloatArray:
+        """(K,) makespans of (K, V) devices under one draw of the noise."""
+        return self._finite(self._simulated(devices, number))
 
     def consider(self, devices: IntArray, order: IntArray | None = None) -> None:
         """Remember an assignment if it is the best, over all draws of the noise."""
@@ -129,7 +144,7 @@ class Exercise:
         return Assignment(
             devices=self.best_devices,
             order=self.best_order,
-            placer="doppler",
+            placer=self.config.policy.kind,
             topology=self.topology.name,
             graph=self.graph.digest(),
         )
@@ -143,6 +158,9 @@ class Exercise:
             seed=self.config.seed,
             threads=self.threads,
         )
+
+    def _simulated(self, devices: IntArray, number: int) -> FloatArray:
+        return self.simulator.makespans(self.graph, devices, seed=number, threads=self.threads)
 
     def _finite(self, makespans: FloatArray) -> FloatArray:
         """Makespans with a number, worse than all others, for what ran out of memory."""
