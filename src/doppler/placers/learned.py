@@ -11,6 +11,7 @@ from doppler.assignment import Assignment
 from doppler.errors import CheckpointError, ConfigError, Interrupted, MissingExtraError
 from doppler.graph.graph import Graph
 from doppler.mdp.instance import Instance, make_instance
+from doppler.placers.base import assign
 from doppler.placers.doppler import BATCH, POLICY_FILE
 from doppler.sim.simulator import Simulator
 from doppler.topology.topology import Topology
@@ -52,6 +53,8 @@ class LearnedPlacer:
     def place(self, graph: Graph, topology: Topology, *, seed: int = 0) -> Assignment:
         """The best assignment by simulated makespan."""
         instance = make_instance(graph, topology)
+        if not instance.num_vertices:
+            return assign(self, graph, topology, np.full(graph.num_vertices, -1))
         devices, order, makespans = self.propose(instance, seed=seed)
         best = int(np.argmin(makespans))
         return instance.assignment(devices[best], order[best], self.name)
@@ -64,6 +67,7 @@ class LearnedPlacer:
         The greedy one is the first. Ctrl-C ends it after those that were made.
         """
         began, simulator = monotonic(), Simulator(instance.topology)
+        view = self.policy.seen(instance)
         sizes = [min(BATCH, self.samples - at) for at in range(0, self.samples, BATCH)]
         found: list[tuple[IntArray, IntArray, FloatArray]] = []
         try:
@@ -72,10 +76,9 @@ class LearnedPlacer:
                 if found and late:
                     break
                 lot = int(np.random.default_rng([seed, number]).integers(2**62))
-                devices, order = self.policy.assign(instance, size, lot)
-                devices = devices[min(number, 1) :]  # the greedy one is always the same
+                devices = self.policy.assign(view, size, lot)
                 makespans = simulator.makespans(instance.graph, instance.expand(devices))
-                found.append((devices, np.broadcast_to(order, devices.shape), makespans))
+                found.append((devices, np.broadcast_to(view.order, devices.shape), makespans))
         except (KeyboardInterrupt, Interrupted):
             if not found:
                 raise

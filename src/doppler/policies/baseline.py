@@ -96,16 +96,17 @@ class BaselinePolicy(nn.Module, ABC):
         entropies = -(every.exp() * every).sum(dim=2)
         return Sampled(taken, mixed(picked, sampling.epsilon, every.shape[2]), entropies)
 
-    def assign(self, instance: Instance, samples: int, seed: int) -> tuple[IntArray, IntArray]:
-        """(1 + K, n) devices, one greedy episode first, and the (n,) order they are chosen in."""
-        device = str(next(self.parameters()).device)
+    def seen(self, instance: Instance) -> Any:
+        """The `View` of an instance where the policy's weights are."""
+        return self.view(instance, str(next(self.parameters()).device))
+
+    def assign(self, view: Any, samples: int, seed: int) -> IntArray:
+        """(K, n) devices of so many sampled episodes; of a greedy one, (1, n), if 0."""
         generator = torch.Generator().manual_seed(seed)
-        with torch.no_grad(), one_thread():
-            view = self.view(instance, device)
-            taken = [self.act(view, 1, GREEDY, generator)]
-            if samples:
-                taken.append(self.act(view, samples, Sampling(), generator))
-        return view.devices(torch.cat(taken)), view.order
+        with one_thread():
+            taken = self.act(view, samples or 1, Sampling() if samples else GREEDY, generator)
+        devices: IntArray = view.devices(taken)
+        return devices
 
     def check_machine(self, num_devices: int, name: str) -> None:
         """Raise unless the policy has an output for every device of a machine."""
@@ -177,7 +178,8 @@ def costs_and_sizes(instance: Instance) -> FloatArray:
     graph = instance.graph
     sizes = np.bincount(graph.tensor_producer, graph.tensor_bytes, minlength=graph.num_vertices)
     columns = [instance.tables.exec_s.mean(axis=1), sizes[instance.vertices]]
-    return np.stack([column / (column.mean() or 1.0) for column in columns], axis=1)
+    means = [column.sum() / max(len(column), 1) for column in columns]
+    return np.stack([c / (mean or 1.0) for c, mean in zip(columns, means, strict=True)], axis=1)
 
 
 def kinds_of(instance: Instance) -> IntArray:

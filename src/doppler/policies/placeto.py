@@ -20,7 +20,6 @@ from doppler.mdp.rollout import Sampling
 from doppler.policies.baseline import (
     BaselinePolicy,
     View,
-    apart_at_first,
     costs_and_sizes,
     fixed_order,
     ordered_edges,
@@ -177,8 +176,9 @@ class PlacetoPolicy(BaselinePolicy):
             nn.ReLU(),
             nn.Linear(2 * both, both),
             nn.ReLU(),
-            apart_at_first(nn.Linear(both, config.devices)),
+            nn.Linear(both, config.devices),
         )
+        self.apply(strong_at_first)
 
     def view(self, instance: Instance, device: str = "cpu") -> PlacetoView:
         """What the policy reads of an instance."""
@@ -259,6 +259,16 @@ class PlacetoPolicy(BaselinePolicy):
         pooled = [relu(layer(pool)) for layer, pool in zip(self.outside, pools, strict=True)]
         logits: Tensor = self.head(torch.cat([mine, *pooled], dim=2))
         return logits
+
+
+def strong_at_first(layer: nn.Module) -> None:
+    """Let what goes through a linear layer with ReLU come out as large as it was (He et al. 2015).
+
+    With torch's own first weights nothing that neighbours tell would be left after some rounds.
+    """
+    if isinstance(layer, (nn.Linear, TwoLinear)):
+        fan_in = layer.weight.shape[1]
+        nn.init.uniform_(layer.weight, -((6 / fan_in) ** 0.5), (6 / fan_in) ** 0.5)
 
 
 def average(row: IntArray, column: IntArray, n: int, device: str) -> Average:
