@@ -56,7 +56,7 @@ SAMPLES = 128
 SCALED = ("doppler", "placeto", "gdp", "seq2seq")
 SIZES = (100, 200, 500, 1_000, 2_000, 5_000, 10_000)
 SCALE_BATCH = 4  # episodes of the update that is timed
-MOST_S = 300.0  # a size is left out where the one before took longer
+MOST_S = 300.0  # an update that would take longer is left out
 SLOPE_FROM = 500  # vertices from which on slopes are fitted
 SEARCH_S = 10.0  # of placers that search
 
@@ -146,21 +146,22 @@ def _placers(graph: str) -> Callable[[float, int], Result]:
 
 def _scaling(name: str) -> Callable[[float, int], Result]:
     def work(seconds: float, seed: int) -> Result:
-        found: Result = {"sizes": [], "inference_s": [], "update_s": []}
+        found: Result = {"sizes": SIZES, "inference_s": [], "update_s": []}
+        before, last_s = 1, 0.0
         for size in SIZES:
-            inference_s, update_s = scale(name, size)
-            found["sizes"].append(size)
+            too_long = last_s * (size / before) ** 2 > MOST_S  # nothing here grows faster
+            inference_s, update_s = scale(name, size, update=not too_long)
             found["inference_s"].append(inference_s)
             found["update_s"].append(update_s)
-            print(name, size, f"{inference_s:.3f} s, {update_s:.3f} s", flush=True)
-            if update_s > MOST_S:
-                break
+            print(name, size, inference_s, update_s, flush=True)
+            if update_s is not None:
+                before, last_s = size, update_s
         return found
 
     return work
 
 
-def scale(name: str, size: int) -> tuple[float, float]:
+def scale(name: str, size: int, *, update: bool) -> tuple[float, float | None]:
     """CPU seconds of a greedy assignment and of an update by REINFORCE, on a random graph."""
     depth = max(size // 50, 5)
     graph = random_dag(vertices=size, depth=depth, bytes_per_flop=2e-6, seed=0)
@@ -176,6 +177,8 @@ def scale(name: str, size: int) -> tuple[float, float]:
         began = process_time()
         placer.propose(instance)
         times.append(process_time() - began)
+    if not update:
+        return min(times), None
     updates, began = [], process_time()
     for _ in trainer.run():
         updates.append(process_time() - began)
@@ -251,10 +254,10 @@ def show_scaling(cases: dict[str, list[Result]]) -> None:
             if name not in cases:
                 continue
             result = cases[name][0]
-            sizes, times = np.array(result["sizes"]), np.array(result[key])
-            late = sizes >= SLOPE_FROM
+            sizes, times = np.array(result["sizes"]), np.array(result[key], float)
+            late = (sizes >= SLOPE_FROM) & np.isfinite(times)
             slope = np.polyfit(np.log(sizes[late]), np.log(times[late]), 1)[0]
-            cells = [f"{s:.3g}" for s in times] + ["–"] * (len(SIZES) - len(times))
+            cells = [f"{s:.3g}" if np.isfinite(s) else "–" for s in times]
             print(f"| {name} | {' | '.join(cells)} | {slope:.2f} |")
 
 
