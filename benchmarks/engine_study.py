@@ -16,9 +16,9 @@ import argparse
 import json
 import platform
 import tempfile
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -29,16 +29,16 @@ import torch
 import doppler as dp
 from doppler.assignment import Assignment
 from doppler.engine.engine import Engine, EngineConfig
-from doppler.engine.probe import probe
+from doppler.engine.probe import probe, write_probe
 from doppler.graph import Graph
 from doppler.placers import lower_bounds, make_placer
 from doppler.placers.search import AnnealingPlacer, warm_up
 from doppler.programs.registry import workload
 from doppler.sim import SimConfig, simulate
-from doppler.topology import Topology, write_topology
+from doppler.topology import Topology
 from doppler.training.config import TrainConfig
 from doppler.training.trainer import Trainer
-from doppler.validation import diverse_assignments, validate
+from doppler.validation import diverse_assignments, good_assignments, refine, validate
 
 NAMES = ("chainmm", "ffnn", "llama-block", "llama-layer")
 SIZES: dict[str, dict[str, dict[str, int]]] = {  # large enough to keep a device busy
@@ -85,12 +85,13 @@ def study(name: str, args: argparse.Namespace) -> Result:
         devices=None if args.partitions else devices,
         links=args.links,
         graph=graph,
-        assignments=lambda topology: heuristics(graph, topology),
+        assignments=partial(good_assignments, graph),
+        refine=partial(refine, graph),
         seconds=args.probe_seconds,
     )
     topology = found.topology
     if args.topologies:
-        write_topology(topology, Path(args.topologies) / f"{name}-{devices}.json")
+        write_probe(found, Path(args.topologies) / f"{name}-{devices}.json")
     result: Result = {
         "workload": name,
         "devices": devices,
@@ -101,6 +102,14 @@ def study(name: str, args: argparse.Namespace) -> Result:
         "vertices": len(graph.assigned),
         "probe_s": perf_counter() - began,
         "held_out": found.errors.held_out,
+        "makespans_off": found.errors.makespans,
+        "probed": {  # its runs, those held out last
+            "runs": found.runs,
+            "devices": [
+                "".join(map(str, run.assignment.devices[graph.assigned])) for run in found.measured
+            ],
+            "ms": [round(run.makespan_s * 1e3, 4) for run in found.measured],
+        },
         "failures": list(found.failures),
         "host": [topology.host.dispatch_s, topology.host.completion_s],
         "links_fit": [
@@ -120,7 +129,7 @@ def study(name: str, args: argparse.Namespace) -> Result:
             engine,
             diverse_assignments(graph, topology, args.assignments),
             repeats=args.check_repeats,
-            warm_up=0,
+            warm_up=1,
         )
         result["validation"] = {
             **{key: getattr(checked, key) for key in ("pearson", "spearman", "mape")},
@@ -135,11 +144,6 @@ def study(name: str, args: argparse.Namespace) -> Result:
         some = {key: assignments[key] for key in SYNCHRONOUS}
         result["synchronous"] = measure(graph, topology, engine, some, args.repeats)
     return result
-
-
-def heuristics(graph: Graph, topology: Topology) -> Sequence[Assignment]:
-    """Good assignments, for the probe to run kernels as they will be run."""
-    return [make_placer(name).place(graph, topology) for name in HEURISTICS[1:]]
 
 
 def place_all(

@@ -4,6 +4,7 @@ Run it as `python benchmarks/placers.py`: five minutes, of which 10 s of search 
 problems, then how placing scales to 100,000 vertices. Instead of that,
 
 - `--long` searches six problems for 5 minutes and for 30 s, and tells whether 30 s are enough;
+- `--moves` tells what a move of search costs against a whole simulation;
 - `--exact` solves random graphs of 10 to 30 vertices with CP-SAT, a minute each.
 
 `--only p100x4/ffnn` does one problem, `--only 'scaling/m-*'` the placers of that name, `--only
@@ -15,9 +16,10 @@ several processes may run side by side, each on cores of its own:
 """
 
 import argparse
+from dataclasses import replace
 from fnmatch import fnmatch
 from itertools import product
-from time import perf_counter
+from time import perf_counter, process_time
 
 import numpy as np
 from workloads import graph_of
@@ -52,6 +54,7 @@ SLOW = {"annealing", "auto", "cp-sat", "genetic", "local-search"}
 SCALING = [f"scaling/{name}" for name in placer_names() if name not in SLOW]
 SIZES = (1_000, 10_000, 100_000)
 CORES = 2
+MOVES = 20_000
 
 
 def problem(label: str) -> tuple[Graph, Topology]:
@@ -116,6 +119,34 @@ def show_convergence(labels: list[str], seconds: float) -> None:
             f" {100 * (short_s / long_s - 1):>+7.2f}%",
             flush=True,
         )
+
+
+def show_moves(labels: list[str]) -> None:
+    """A move of search, which ends as soon as it must be rejected, against a whole simulation.
+
+    Both near the best assignment of a short search: from there on most moves are rejected.
+    """
+    print("\nA move of search against a whole simulation, one core (µs of CPU)\n")
+    print("| topology | workload | a move | a simulation | ratio |")
+    print("|---|---|---|---|---|")
+    for label in labels:
+        graph, topology = problem(label)
+        starts = starting_points(graph, topology, 0)
+        config = SearchConfig(evaluations=MOVES, chains=1)
+        best = search(graph, topology, starts, config).devices
+        began = process_time()
+        search(graph, topology, [best], replace(config, hot=SearchConfig().cold))
+        move_s = (process_time() - began) / MOVES
+        rng, near = np.random.default_rng(0), np.repeat(best[None], MOVES, axis=0)
+        moved = rng.choice(graph.assigned, MOVES)
+        near[np.arange(MOVES), moved] = rng.integers(topology.num_devices, size=MOVES)
+        simulator = Simulator(topology)
+        simulator.makespans(graph, near[:2])
+        began = process_time()
+        simulator.makespans(graph, near, threads=1)
+        whole_s = (process_time() - began) / MOVES
+        cells = [f"{move_s * 1e6:.1f}", f"{whole_s * 1e6:.1f}", f"{whole_s / move_s:.1f}"]
+        print(f"| {' | '.join([f'`{part}`' for part in label.split('/')] + cells)} |", flush=True)
 
 
 def show_exact(labels: list[str], seconds: float) -> None:
@@ -185,17 +216,21 @@ def main() -> None:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--long", action="store_true")
     what.add_argument("--exact", action="store_true")
+    what.add_argument("--moves", action="store_true")
     options = parser.parse_args()
 
     def wanted(labels: list[str]) -> list[str]:
         return [label for label in labels if fnmatch(label, options.only)]
 
-    known = LONG if options.long else EXACT if options.exact else PROBLEMS + SCALING
+    few = LONG if options.long or options.moves else EXACT
+    known = few if options.long or options.moves or options.exact else PROBLEMS + SCALING
     if not wanted(known):
         parser.error(f"--only {options.only}: none of {', '.join(known)}")
     warm_up()
     if options.long:
         show_convergence(wanted(LONG), options.seconds or 300.0)
+    elif options.moves:
+        show_moves(wanted(LONG))
     elif options.exact:
         show_exact(wanted(EXACT), options.seconds or 60.0)
     else:

@@ -10,6 +10,7 @@ import pytest
 from engine.playing_backend import PlayingBackend, machine, small_graph
 
 from doppler.assignment import Assignment
+from doppler.engine.calibration import Measured, Refined
 from doppler.engine.engine import Engine
 from doppler.errors import ConfigError, EngineError
 from doppler.graph import GraphBuilder
@@ -18,7 +19,15 @@ from doppler.sharding import shard
 from doppler.sim import Noise, SimConfig, Simulator
 from doppler.topology import Host, Topology
 from doppler.trace import Trace
-from doppler.validation import Validation, diverse_assignments, validate, write_validation
+from doppler.validation import (
+    PROBED,
+    Validation,
+    diverse_assignments,
+    good_assignments,
+    refine,
+    validate,
+    write_validation,
+)
 
 
 def test_what_the_simulator_knows_is_predicted_perfectly() -> None:
@@ -100,6 +109,58 @@ def test_there_are_only_so_many_assignments_of_a_small_graph() -> None:
         builder.op(name, "matmul", reads=[], output_bytes=1, exec_s=1.0, transfer_s=1.0)
     found = diverse_assignments(builder.build(), Topology.preset("reference:2"), 10)
     assert 1 <= len(set(found)) == len(found) <= 4
+
+
+def played(truth: Topology, prior: Topology, count: int = 24, noise: float = 0.0) -> Refined:
+    """What refining makes of a topology that is wrong."""
+    graph, rng = small_graph(), np.random.default_rng(0)
+    chosen = diverse_assignments(graph, truth, count)
+    factor = rng.lognormal(0, noise, count) if noise else np.ones(count)
+    took = Simulator(truth).makespans(graph, chosen) * factor
+    runs = [Measured(a, s) for a, s in zip(chosen, took.tolist(), strict=True)]
+    held_out = runs[3::4]
+    return refine(graph, prior, [run for run in runs if run not in held_out], held_out)
+
+
+@pytest.mark.parametrize("dispatch_s", [2e-6, 8e-6])
+def test_refining_finds_what_the_host_costs(dispatch_s: float) -> None:
+    truth = replace(machine(3), host=Host(dispatch_s=4e-6, completion_s=3e-6, ahead=1))
+    wrong = replace(truth, host=Host(dispatch_s=dispatch_s, completion_s=2e-6, ahead=1))
+    found = played(truth, wrong)
+    assert found.before > 0.2
+    assert found.after < 0.03
+    assert found.topology.host.dispatch_s == pytest.approx(4e-6, rel=0.25)
+    assert replace(found.topology, host=wrong.host) == wrong
+    assert found == played(truth, wrong)  # the same every time
+
+
+def test_refining_never_makes_it_worse() -> None:
+    truth = replace(machine(3), host=Host(dispatch_s=2e-6, completion_s=1e-6, ahead=1))
+    assert played(truth, truth) == (truth, 0.0, 0.0)
+    for noise in (0.02, 0.2):
+        found = played(truth, truth, noise=noise)
+        assert found.after <= found.before
+        if found.after == found.before:
+            assert found.topology == truth
+
+
+def test_refining_needs_something_to_fit() -> None:
+    graph, topology = small_graph(), machine(2)
+    assert refine(graph, topology, [], []) == (topology, 0.0, 0.0)
+    devices = tuple(replace(d, memory_bytes=4_000.0) for d in topology.devices)
+    small = replace(topology, devices=devices)
+    alone = Assignment(np.where(graph.is_input, -1, 0))
+    assert refine(graph, small, [Measured(alone, 1.0)], []) == (small, 0.0, 0.0)
+
+
+def test_good_assignments_are_good_but_not_those_to_validate() -> None:
+    graph, topology = small_graph(), machine(3)
+    found = good_assignments(graph, topology)
+    makespans = Simulator(topology).makespans(graph, found)
+    assert len(set(found)) == PROBED
+    assert (makespans <= 1.5 * makespans.min()).sum() >= 0.75 * PROBED
+    others = set(diverse_assignments(graph, topology, PROBED))
+    assert len(others & set(found)) <= 0.5 * PROBED  # heuristics
 
 
 def test_figures_need_some_assignments() -> None:

@@ -1,15 +1,16 @@
-"""Validation: does the simulator predict what the engine measures?"""
+"""Validation: does the simulator predict what the engine measures? If not, refine the topology."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from math import nan
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from doppler.arrays import FloatArray, IntArray, frozen
 from doppler.assignment import Assignment
+from doppler.cost import DefaultCostModel
 from doppler.errors import ConfigError, EngineError, MissingExtraError, OutOfMemoryError
 from doppler.executor import Executor
 from doppler.files import to_json, write_text
@@ -21,12 +22,25 @@ from doppler.sim.config import SimConfig
 from doppler.sim.simulator import Simulator
 from doppler.topology.topology import Topology
 
+if TYPE_CHECKING:
+    from doppler.engine.calibration import Measured, Refined
+
 FORMAT, VERSION = "doppler-validation", 1
 EVALUATIONS = 20_000  # of the longest search for good assignments
 BEST = 4  # one in so many is among the best
 CANDIDATES = 16  # for each assignment to choose
-# Shares of the assignments within so many times the best predicted makespan.
+# Shares of the assignments that are within so many times the best predicted makespan.
 QUALITIES = ((1.02, 0.25), (1.1, 0.25), (1.5, 0.25), (np.inf, 0.25))
+GOOD = ((1.02, 0.5), (1.1, 0.3), (1.5, 0.2))  # of those that a probe runs
+PROBED = 16  # assignments that a probe runs in each round
+
+# Refining: the logs of dispatch_s and completion_s, in steps from what was timed.
+STEP = 0.5
+STARTS = ((0, 0), (1, 0), (2, 0))
+FINEST = 1 / 16  # of a step
+SIMULATIONS = 200  # of all runs, at most, from each start
+PULL = 1e-3  # a step away from what was timed has to save that much error, two four times as much
+LEAST_S = 1e-6  # added before costs are scaled, for those that were timed as nothing
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,14 +135,101 @@ def validate(
     )
 
 
+def refine(
+    graph: Graph, topology: Topology, fitted: Sequence["Measured"], held_out: Sequence["Measured"]
+) -> "Refined":
+    """The topology with the costs of the host that predict measured makespans best.
+
+    What starting a task and seeing its end costs the host is hard to time: it depends on the
+    task, on what else the host has to do, and on whether it sleeps. But it shows in the makespans.
+    So `dispatch_s` and `completion_s` are scaled until the simulator predicts the fitted ones;
+    good ones count most. If that does not help those held out, nothing changes.
+    """
+    from doppler.engine.calibration import Refined
+
+    priced = replace(graph, exec_s=DefaultCostModel().costs(graph, topology).exec_s)
+    off_fitted = _error_of(priced, topology, fitted)
+    off_held_out = _error_of(priced, topology, held_out or fitted)
+    found = [_descend(topology, off_fitted, np.array(start, np.float64)) for start in STARTS]
+    _, steps = min(found, key=lambda each: each[0])
+    refined = _scaled(topology, steps)
+    before, after = off_held_out(topology), off_held_out(refined)
+    return Refined(refined, before, after) if after < before else Refined(topology, before, before)
+
+
+def _descend(
+    topology: Topology, error: Callable[[Topology], float], at: FloatArray
+) -> tuple[float, FloatArray]:
+    """The least error, and where: one cost at a time, in smaller and smaller steps."""
+
+    def value(steps: FloatArray) -> float:
+        return error(_scaled(topology, steps)) + PULL * float(steps @ steps)
+
+    best, size, tried = value(at), 1.0, 1
+    while size >= FINEST and tried < SIMULATIONS:
+        moves = [sign * size * axis for axis in np.eye(len(at)) for sign in (1, -1)]
+        before = best
+        for move in moves:
+            report("refining", tried, SIMULATIONS)
+            tried += 1
+            if (off := value(at + move)) < best:
+                best, at = off, at + move
+        if best == before:
+            size /= 2
+    report("refining", SIMULATIONS, SIMULATIONS)
+    return best, at
+
+
+def _scaled(topology: Topology, steps: FloatArray) -> Topology:
+    """The topology with the costs of the host so many steps away."""
+    costs = np.array([topology.host.dispatch_s, topology.host.completion_s])
+    costs = np.maximum((costs + LEAST_S) * np.exp(STEP * steps) - LEAST_S, 0.0)
+    dispatch_s, completion_s = costs.tolist()
+    return replace(
+        topology, host=replace(topology.host, dispatch_s=dispatch_s, completion_s=completion_s)
+    )
+
+
+def _error_of(
+    graph: Graph, topology: Topology, runs: Sequence["Measured"]
+) -> Callable[[Topology], float]:
+    """How far a topology's makespans are off those of runs: the mean of |log(predicted/measured)|.
+
+    A run counts by how close it comes to the best; those that do not fit into memory do not.
+    """
+    devices = np.array([run.assignment.devices for run in runs]).reshape(-1, graph.num_vertices)
+    fits = np.isfinite(Simulator(topology).makespans(graph, devices))
+    devices = devices[fits]
+    measured = np.maximum([run.makespan_s for run in runs], 1e-12)[fits]
+    if not len(measured):
+        return lambda _: 0.0
+
+    def error(topology: Topology) -> float:
+        predicted = np.maximum(Simulator(topology).makespans(graph, devices), 1e-12)
+        return float(np.average(np.abs(np.log(predicted / measured)), weights=1 / measured))
+
+    return error
+
+
+def good_assignments(graph: Graph, topology: Topology, seed: int = 0) -> list[Assignment]:
+    """Assignments that a probe is to run: heuristics, and what is about as good as the best."""
+    # Not those that `validate` will run.
+    return diverse_assignments(graph, topology, PROBED, seed + 1, qualities=GOOD)
+
+
 def diverse_assignments(
-    graph: Graph, topology: Topology, count: int, seed: int = 0
+    graph: Graph,
+    topology: Topology,
+    count: int,
+    seed: int = 0,
+    *,
+    qualities: Sequence[tuple[float, float]] = QUALITIES,
 ) -> list[Assignment]:
     """Different assignments from bad to the best known, as the simulator sees it.
 
     Heuristics, stages of searches, good assignments with some vertices moved, and random ones; of
-    these so many of each quality as `QUALITIES` says. All fit into memory. Fewer than `count`
-    where there are not as many.
+    these the share of each of the `qualities`: within so many times the best predicted makespan.
+    All fit into memory. Fewer than `count` where there are not as many.
     """
     warm_up()
     simulator, rng = Simulator(topology), np.random.default_rng(seed)
@@ -149,12 +250,16 @@ def diverse_assignments(
     ranked = np.argsort(makespans(), kind="stable")[: max(len(pool) // 3, 1)]
     good = [list(pool.values())[i].devices for i in ranked]
     add(_varied(graph, topology, good, rng, CANDIDATES * count))
-    chosen = _of_all_qualities(makespans(), count, always, rng)
+    chosen = _of_all_qualities(makespans(), count, always, rng, qualities)
     return [list(pool.values())[i] for i in chosen]
 
 
 def _of_all_qualities(
-    makespan_s: FloatArray, count: int, always: int, rng: np.random.Generator
+    makespan_s: FloatArray,
+    count: int,
+    always: int,
+    rng: np.random.Generator,
+    qualities: Sequence[tuple[float, float]],
 ) -> list[int]:
     """So many of some assignments: the first `always`, and of each quality its share."""
     feasible = np.isfinite(makespan_s)
@@ -162,7 +267,7 @@ def _of_all_qualities(
     left = np.setdiff1d(rng.permutation(np.flatnonzero(feasible)), chosen, assume_unique=True)
     ratio = makespan_s / makespan_s[feasible].min(initial=np.inf)
     wanted, low = count - len(chosen), 0.0
-    for limit, share in QUALITIES:
+    for limit, share in qualities:
         members = [i for i in left.tolist() if low <= ratio[i] < limit]
         chosen += members[: int(share * wanted)]
         low = limit

@@ -16,7 +16,7 @@ from doppler.engine.calibration import (
     duration_errors,
     fit_link,
 )
-from doppler.engine.robust import differ, typical_s
+from doppler.engine.robust import Samples, differ, equal, typical_s
 from doppler.errors import ConfigError
 from doppler.graph import Graph
 from doppler.graph.signatures import signatures
@@ -54,7 +54,7 @@ def ignorant(truth: Topology) -> Topology:
         truth,
         devices=tuple(replace(d, memory_bytes_per_s=1.0) for d in truth.devices),
         links=tuple(replace(n, bandwidth_bytes_per_s=1e6, latency_s=1.0) for n in truth.links),
-        host=replace(truth.host, dispatch_s=0.0, completion_s=1.0),
+        host=replace(truth.host, dispatch_s=0.0, completion_s=0.0),
     )
 
 
@@ -72,13 +72,15 @@ def test_it_finds_the_costs_that_made_the_traces() -> None:
     assert max(duration_errors(found, graph, runs(graph, truth)).values()) < 1e-6
 
 
-def test_a_known_dispatch_stays_and_counts_towards_the_gap() -> None:
+def test_what_is_known_of_the_host_stays_and_counts_towards_the_gap() -> None:
     graph, truth = small_graph(), machine(2)
     truth = replace(truth, host=Host(dispatch_s=2e-6, completion_s=5e-6))
     prior = replace(truth, host=Host(dispatch_s=4e-6))
     found = calibrate(prior, graph, runs(graph, truth))
     assert found.host.dispatch_s == 4e-6
     assert found.host.completion_s == pytest.approx(3e-6)
+    known = replace(truth, host=Host(dispatch_s=4e-6, completion_s=9e-6))
+    assert calibrate(known, graph, runs(graph, truth)).host == known.host
 
 
 def test_a_kernel_seen_on_one_device_is_priced_on_all_that_are_alike() -> None:
@@ -161,8 +163,9 @@ def test_traces_of_other_graphs_and_machines_are_refused() -> None:
         calibrate(truth, graph, runs(graph, machine(3), 1))
 
 
-def samples(link: Link, sizes: list[int]) -> dict[float, np.ndarray]:
-    return {n: np.full(5, link.latency_s + n / link.bandwidth_bytes_per_s) for n in sizes}
+def samples(link: Link, sizes: list[int], count: int = 5) -> dict[float, Samples]:
+    seconds = {n: link.latency_s + n / link.bandwidth_bytes_per_s for n in sizes}
+    return {n: equal([s] * count) for n, s in seconds.items()}
 
 
 @pytest.mark.parametrize("sizes", [[1, 10**6], [10**4, 10**5, 10**6, 10**8], [0, 10**6]])
@@ -184,8 +187,8 @@ def test_a_link_with_one_size_keeps_its_latency_if_it_can() -> None:
 
 
 def test_a_link_that_gets_faster_with_size_has_no_negative_latency() -> None:
-    took = {1e5: np.full(3, 1e-4), 1e6: np.full(3, 4e-3), 1e7: np.full(3, 4e-2)}
-    found = fit_link(UNKNOWN, took)
+    took = {1e5: 1e-4, 1e6: 4e-3, 1e7: 4e-2}
+    found = fit_link(UNKNOWN, {n: equal([s] * 3) for n, s in took.items()})
     assert found.latency_s == 0
     assert found.bandwidth_bytes_per_s == pytest.approx(2.5e8)
 
@@ -193,19 +196,98 @@ def test_a_link_that_gets_faster_with_size_has_no_negative_latency() -> None:
 def test_a_size_that_is_off_hardly_moves_the_line() -> None:
     true = Link("any", 2e9, latency_s=3e-5)
     took = samples(true, [10**4, 10**5, 10**6, 10**7, 10**8])
-    took[10**6] = took[10**6] * 3
+    took[10**6] = took[10**6]._replace(seconds=3 * took[10**6].seconds)
     assert fit_link(UNKNOWN, took).bandwidth_bytes_per_s == pytest.approx(2e9, rel=0.01)
 
 
+def test_many_small_transfers_do_not_decide_on_the_large() -> None:
+    """One chunk of a copy through the host is slower than four, which overlap."""
+    took = {8e3: 4.5e-5, 4e6: 1.9e-4, 1.7e7: 5e-4, 5.4e8: 1.28e-2}
+    count = {8e3: 50, 4e6: 40, 1.7e7: 20, 5.4e8: 10}
+    found = fit_link(UNKNOWN, {n: equal([took[n]] * count[n]) for n in took})
+    large = found.latency_s + 5.4e8 / found.bandwidth_bytes_per_s
+    assert large == pytest.approx(1.28e-2, rel=0.01)
+    assert 4e-5 < found.latency_s < 1e-4
+
+
+def test_links_that_differ_keep_their_own_speed() -> None:
+    graph, truth = small_graph(), machine(3, by="source", rate=1e8)
+    slow = replace(truth.links[0], bandwidth_bytes_per_s=5e7, latency_s=4e-5)
+    different = replace(truth, links=(slow, *truth.links[1:]))
+    found = calibrate(truth, graph, runs(graph, different, 20)).links
+    costs = [link.latency_s + 1e4 / link.bandwidth_bytes_per_s for link in found]
+    assert costs[0] == pytest.approx(2 * costs[1], rel=0.05)
+    assert costs[2] == pytest.approx(costs[1], rel=0.01)
+
+
+def test_a_link_that_is_no_line_is_not_taken_for_different() -> None:
+    """Its seconds add up to those of its transfers."""
+    graph, truth = small_graph(), machine(3, rate=1e8)
+    traces = []
+    for trace in runs(graph, truth, 10):
+        rate = np.where(trace.moved_bytes > 1000, 1e8, 4e7)  # small ones are slow
+        took = np.where(trace.is_transfer, trace.moved_bytes / rate, trace.end_s - trace.begin_s)
+        traces.append(replace(trace, end_s=frozen(trace.begin_s + took)))
+    (link,) = calibrate(truth, graph, traces).links
+    moves = [t.moved_bytes[t.is_transfer] for t in traces]
+    measured = sum(float((t.end_s - t.begin_s)[t.is_transfer].sum()) for t in traces)
+    predicted = sum(
+        len(sizes) * link.latency_s + float(sizes.sum()) / link.bandwidth_bytes_per_s
+        for sizes in moves
+    )
+    assert predicted == pytest.approx(measured, rel=0.05)
+
+
 def test_stalls_do_not_count() -> None:
-    stalled = np.array([1.0] * 16 + [50.0] * 4)
-    assert typical_s(stalled) == 1.0
+    stalled = equal([1.0] * 16 + [50.0] * 4)
+    assert typical_s(stalled.seconds) == 1.0
     assert typical_s([3.0]) == 3.0
-    assert not differ(np.array([1.0, 2.0]), np.ones(10))  # too few
-    assert not differ(np.ones(10), stalled)
-    assert differ(np.full(10, 1.1), stalled)
+    assert typical_s([1.0, 2.0, 3.0, 50.0], np.array([1.0, 1.0, 2.0, 1.0])) == 2.25
+    assert not differ(equal([1.0, 2.0]), equal(np.ones(10)))  # too few
+    assert not differ(Samples(np.full(9, 2.0), 10.0 ** -np.arange(9)), equal(np.ones(10)))
+    assert not differ(equal(np.ones(10)), stalled)
+    assert differ(equal(np.full(10, 1.1)), stalled)
     noisy = np.random.default_rng(0).normal(1.0, 0.2, 50)
-    assert not differ(noisy + 0.02, noisy)
+    assert not differ(equal(noisy + 0.02), equal(noisy))
+
+
+def test_skewed_durations_do_not_make_predictions_too_low() -> None:
+    graph, truth = small_graph(), machine(3)
+    traces = runs(graph, truth, 100, noise=0.5)  # log-normal, with the true seconds as their mean
+    found = calibrate(ignorant(truth), graph, traces)
+    alone = Assignment(np.where(graph.is_input, -1, 0))  # takes the sum of its kernels
+    want, got = (Simulator(t).run(graph, alone).makespan_s for t in (truth, found))
+    assert got == pytest.approx(want, rel=0.02)
+    # The middle half of the samples, which is tempting, is far too low.
+    ratio = np.random.default_rng(0).lognormal(-0.125, 0.5, 10_000)
+    assert typical_s(ratio) == pytest.approx(1, abs=0.02)
+    assert np.sort(ratio)[2500:7500].mean() < 0.92
+
+
+def test_good_assignments_count_most() -> None:
+    graph, truth = small_graph(), machine(2)
+    slow = Simulator(truth, SimConfig(noise=Noise(slowdown=(8.0, 8.0))))
+    alone = [np.where(graph.is_input, -1, d) for d in (0, 1)]
+    good = [Simulator(truth).run(graph, Assignment(devices)) for devices in alone]
+    mixed = np.where(graph.is_input, -1, np.arange(graph.num_vertices) % 2)
+    bad = slow.run(graph, Assignment(mixed))
+    ratio = bad.makespan_s / good[0].makespan_s
+    assert ratio > 4
+    want = DefaultCostModel().costs(graph, truth).exec_s
+    got = DefaultCostModel().costs(graph, calibrate(truth, graph, [*good, bad])).exec_s
+    assert (got[graph.assigned] <= (1 + 7 / ratio**2) * want[graph.assigned]).all()
+    got = DefaultCostModel().costs(graph, calibrate(truth, graph, [bad])).exec_s
+    np.testing.assert_allclose(got, 8 * want)  # better than nothing
+
+
+def test_a_lucky_run_counts_no_more_than_others_of_its_assignment() -> None:
+    graph, truth = small_graph(), machine(2)
+    alone = Assignment(np.where(graph.is_input, -1, 0))
+    factors = (0.5, 1.0, 1.5)
+    simulators = [Simulator(truth, SimConfig(noise=Noise(slowdown=(f, f)))) for f in factors]
+    found = calibrate(truth, graph, [simulator.run(graph, alone) for simulator in simulators])
+    want, got = (DefaultCostModel().costs(graph, t).exec_s for t in (truth, found))
+    np.testing.assert_allclose(got, want)
 
 
 def test_errors_are_weighted_by_time() -> None:

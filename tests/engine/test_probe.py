@@ -2,6 +2,8 @@
 
 import json
 from dataclasses import replace
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -10,15 +12,18 @@ from engine.playing_backend import PlayingBackend, machine, small_graph
 
 from doppler.assignment import Assignment
 from doppler.cost import DefaultCostModel
+from doppler.engine.backends.base import Done
+from doppler.engine.calibration import Refined
 from doppler.engine.engine import Engine
 from doppler.engine.probe import (
+    SHARES,
     ProbeResult,
     probe,
     probing_assignments,
     write_probe,
 )
 from doppler.engine.probe_bench import Bench, Work
-from doppler.engine.probe_host import measure_host, tiny_tasks
+from doppler.engine.probe_host import HostWatch, measure_host, tiny_tasks
 from doppler.engine.probe_kernels import TINY, fit_roofline, rooflines
 from doppler.engine.probe_links import (
     SHARINGS,
@@ -34,6 +39,7 @@ from doppler.graph import OpKind
 from doppler.graph.signatures import signatures
 from doppler.sim import Simulator
 from doppler.topology import Host, Link, Topology, read_topology
+from doppler.validation import GOOD, diverse_assignments, good_assignments, refine, validate
 
 PAIRS = [(a, b) for a in range(4) for b in range(4) if a != b]
 
@@ -148,6 +154,21 @@ def test_it_finds_the_host() -> None:
     assert host.ahead == 1
 
 
+def test_what_tasks_of_a_graph_cost_the_host_is_watched() -> None:
+    graph, truth = small_graph(), replace(machine(3), host=Host(dispatch_s=7e-6, ahead=1))
+    watch = HostWatch(PlayingBackend(truth))
+    assert watch.dispatch_s == 0
+    with Engine(truth, watch) as engine:  # type: ignore[arg-type]
+        for devices in (1, 3):
+            watch.reset()
+            dealt = np.arange(graph.num_vertices) % devices
+            trace = engine.run(graph, Assignment(np.where(graph.is_input, -1, dealt)))
+            assert watch.dispatch_s == pytest.approx(7e-6)
+            assert trace.makespan_s > 7e-6 * len(trace.vertex)
+    found = played(truth, graph=graph).topology.host
+    assert found.dispatch_s == pytest.approx(7e-6)
+
+
 def test_tiny_tasks_run_for_real() -> None:
     topology = find_machine(Wanted(backend="cpu", devices=1))
     with Engine(topology, "cpu") as engine:
@@ -184,13 +205,15 @@ def test_held_out_runs_say_how_far_it_is_off() -> None:
     assert result.errors.held_out["matmul"] == pytest.approx(0.1, rel=0.2)
 
 
-def test_given_assignments_are_run_and_those_that_fail_are_listed() -> None:
+def test_good_assignments_are_run_in_rounds_and_those_that_fail_are_listed() -> None:
     graph, truth = small_graph(), machine(2)
     seen: list[Topology] = []
 
     def make(topology: Topology) -> list[Assignment]:
         seen.append(topology)
-        return [Assignment(np.where(graph.is_input, -1, 1), placer="mine")]
+        second = np.where(graph.is_input, -1, 1)
+        mixed = np.where(graph.is_input, -1, np.arange(graph.num_vertices) // 2 % 2)
+        return [Assignment(second, placer="mine"), Assignment(mixed, placer="mixed")]
 
     class Small(PlayingBackend):
         def run(self, task, device, *rest) -> None:  # type: ignore[no-untyped-def]
@@ -199,11 +222,102 @@ def test_given_assignments_are_run_and_those_that_fail_are_listed() -> None:
             super().run(task, device, *rest)
 
     result = probe(lambda _: Small(truth), devices=2, graph=graph, assignments=make, seconds=5)
-    (topology,) = seen
-    assert topology.devices[0].flops_per_s
-    assert [failure.partition(":")[0] for failure in result.failures] == ["single", "mine"]
-    assert "no room" in result.failures[0]
-    assert result.runs > 0
+    assert len(seen) == len(SHARES) - 1
+    assert all(set(topology.exec_s) >= set(signatures(graph)) - {""} for topology in seen)
+    (failure,) = result.failures
+    assert failure.startswith("mine: vertex")
+    assert "no room" in failure
+    placers = [run.assignment.placer for run in result.measured]
+    assert placers.count("mixed") == 1
+    assert placers[-1] == "mixed"  # every last of a few is held out
+    assert result.runs > len(placers)
+    assert result.errors.makespans == {}
+
+
+def test_refining_comes_after_every_round() -> None:
+    graph, truth = small_graph(), machine(2)
+    calls: list[tuple[Topology, set[Assignment], set[Assignment]]] = []
+    given: list[Topology] = []
+
+    def refine(topology, fitted, held_out) -> Refined:  # type: ignore[no-untyped-def]
+        calls.append((topology, *({run.assignment for run in some} for some in (fitted, held_out))))
+        better = replace(topology, name=f"refined {len(calls)}")
+        return Refined(better, 0.2, 0.1)
+
+    def make(topology: Topology) -> list[Assignment]:
+        given.append(topology)
+        rng = np.random.default_rng(len(given))
+        found = rng.integers(2, size=(4, graph.num_vertices))
+        return [Assignment(np.where(graph.is_input, -1, devices)) for devices in found]
+
+    result = probe(
+        lambda _: PlayingBackend(truth),
+        devices=2,
+        graph=graph,
+        assignments=make,
+        refine=refine,
+        seconds=5,
+    )
+    assert [topology.name for topology in given] == ["refined 1", "refined 2"]
+    assert result.topology.name == "refined 3"
+    assert result.errors.makespans == {"before": 0.2, "after": 0.1}
+    for (_, fitted, held_out), (_, more, more_held_out) in pairwise(calls):
+        assert fitted < more
+        assert len(more_held_out) == len(held_out) + 1  # of the four new ones
+        assert not more & more_held_out
+
+
+class Contended(PlayingBackend):
+    """All kernels but products are slower the more devices are busy: they share memory."""
+
+    def _seconds(self, graph, tasks, task) -> float:  # type: ignore[no-untyped-def]
+        seconds = super()._seconds(graph, tasks, task)
+        if task >= graph.num_vertices or graph.kinds[task] == OpKind.MATMUL:
+            return seconds
+        busy = {
+            int(tasks.devices[other])
+            for end, other, begin in self._running
+            if other < graph.num_vertices and begin <= self._now_s < end
+        }
+        return seconds * (1 + 0.5 * len(busy - {int(tasks.devices[task])}))
+
+
+class Costly(PlayingBackend):
+    """Starting a copy costs the host three times what a kernel does, and seeing an end half."""
+
+    def copy(self, task, link, ends, value, output) -> None:  # type: ignore[no-untyped-def]
+        self._now_s += 2 * self._truth.host.dispatch_s
+        super().copy(task, link, ends, value, output)
+
+    def wait(self, timeout_s: float) -> list[Done]:
+        done = super().wait(timeout_s)
+        self._now_s += 0.5 * self._truth.host.dispatch_s * len(done)
+        return done
+
+
+@pytest.mark.parametrize("kind", [Contended, Costly])
+def test_good_runs_and_refining_make_predictions_of_good_assignments_better(
+    kind: type[PlayingBackend],
+) -> None:
+    graph = small_graph()
+    devices = tuple(replace(device, launch_s=3e-5) for device in machine(4).devices)
+    truth = replace(machine(4, rate=1e10), devices=devices, host=Host(dispatch_s=1e-5, ahead=1))
+    options: dict = {"devices": 4, "graph": graph, "seconds": 2}
+    plain = probe(lambda _: kind(truth), **options)
+    make = partial(good_assignments, graph, seed=7)
+    better = probe(
+        lambda _: kind(truth), assignments=make, refine=partial(refine, graph), **options
+    )
+    chosen = diverse_assignments(graph, better.topology, 24, qualities=GOOD)
+    with Engine(truth, kind(truth)) as engine:
+        before, after = (
+            validate(graph, found.topology, engine, chosen, repeats=1).mape
+            for found in (plain, better)
+        )
+    assert after < 0.7 * before
+    assert after < 0.05
+    assert better.errors.makespans["after"] <= better.errors.makespans["before"]
+    assert better.errors.makespans["after"] == pytest.approx(after, abs=0.04)
 
 
 def test_an_error_if_nothing_runs() -> None:

@@ -4,27 +4,28 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-pytest.importorskip("torch")
+from inference.making import array_policy, write_policy
 
 from doppler import errors
 from doppler.graph import Graph
+from doppler.inference import checkpoint
+from doppler.inference.config import PolicyConfig
+from doppler.inference.policy import ArrayPolicy
 from doppler.mdp.instance import make_instance
-from doppler.placers import Placer, ask, make_placer
+from doppler.placers import Placer, ask, make_placer, placer_names
 from doppler.placers.auto import AutoPlacer
 from doppler.placers.doppler import POLICY_FILE, DopplerPlacer
-from doppler.policies.checkpoint import save_policy
-from doppler.policies.dual import DualPolicy, PolicyConfig, make_policy
 from doppler.programs.random_dag import random_dag
 from doppler.sim import Simulator
 from doppler.testing import PlacerContract
 from doppler.topology import load_topology
 
 TOPOLOGY = load_topology("p100x4")
+SHAPE = PolicyConfig(width=8, rounds=2)
 
 
-def policy(seed: int = 0) -> DualPolicy:
-    return make_policy(PolicyConfig(width=8, rounds=2), seed)
+def policy(seed: int = 0) -> ArrayPolicy:
+    return array_policy(SHAPE, seed)
 
 
 def graph(seed: int = 0) -> Graph:
@@ -65,8 +66,9 @@ def test_without_place_the_critical_path_rule_places() -> None:
     longest_first = instance.tables.bottom_s[by_rule[0][0, 0]]
     entries = instance.tables.bottom_s[instance.tables.num_reads == 0]
     assert longest_first == entries.max()
-    plc, other = policy(0), policy(0)
-    other.place.out.weight.data.neg_()
+    plc = policy(0)
+    out = {"place.out.weight": -plc.tensors["place.out.weight"]}
+    other = ArrayPolicy(SHAPE, {**plc.tensors, **out})
     devices = [DopplerPlacer(p, samples=0, place=False).propose(instance)[0] for p in (plc, other)]
     assert np.array_equal(*devices)
     assert not np.array_equal(
@@ -81,15 +83,89 @@ def test_neither_policy_is_refused() -> None:
 
 def test_a_run_and_a_checkpoint_can_be_named(tmp_path: Path) -> None:
     file = tmp_path / POLICY_FILE
-    save_policy(policy(), file, {})
+    write_policy(policy(), file)
     expected = DopplerPlacer(policy()).place(graph(), TOPOLOGY)
     for path in (tmp_path, file):
         assert make_placer(f"doppler:{path}").place(graph(), TOPOLOGY) == expected
 
 
-def test_what_has_no_policy_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(errors.ConfigError, match="needs a policy"):
+def test_without_a_policy_the_one_of_the_package_places(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "files", lambda _: tmp_path)
+    with pytest.raises(errors.CheckpointError, match="no policy comes with") as caught:
+        DopplerPlacer()
+    assert "dop train" in str(caught.value.hint)
+    (tmp_path / "data").mkdir()
+    write_policy(policy(), tmp_path / "data" / POLICY_FILE)
+    expected = DopplerPlacer(policy()).place(graph(), TOPOLOGY)
+    assert DopplerPlacer().place(graph(), TOPOLOGY) == expected
+
+
+def test_by_name_the_policy_of_the_package_is_an_option_not_a_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "files", lambda _: tmp_path)
+    with pytest.raises(errors.CheckpointError, match="no policy comes with"):
         make_placer("doppler")
+    assert "doppler" not in placer_names()
+    without = make_placer("auto")
+    assert isinstance(without, AutoPlacer)
+    assert without.learned is None
+    answer = AutoPlacer(evaluations=50, instant=("single",)).answer(graph(), TOPOLOGY)
+    assert "doppler" not in [member.name for member in answer.members]
+    assert not any(member.error for member in answer.members)
+
+    (tmp_path / "data").mkdir()
+    write_policy(policy(), tmp_path / "data" / POLICY_FILE)
+    assert "doppler" in placer_names()
+    expected = DopplerPlacer(policy()).place(graph(), TOPOLOGY)
+    assert make_placer("doppler").place(graph(), TOPOLOGY) == expected
+    limited = make_placer("doppler", budget_s=2.0)
+    assert isinstance(limited, DopplerPlacer)
+    assert limited.seconds == 2.0
+    answer = AutoPlacer(evaluations=50, instant=("single",)).answer(graph(), TOPOLOGY)
+    assert answer.members[0].name == "doppler"
+
+
+def test_the_portfolio_limits_how_long_the_policy_is_sampled() -> None:
+    placer = DopplerPlacer(policy())
+    assert placer.within(None) is placer
+    assert placer.within(1.5).seconds == 1.5
+    assert placer.seconds is None
+    own = DopplerPlacer(policy(), seconds=0.5)
+    assert own.within(1.5) is own
+
+
+def test_a_torch_policy_is_taken_as_it_is_now() -> None:
+    torch = pytest.importorskip("torch")
+    from doppler.policies.checkpoint import to_torch
+
+    given = to_torch(policy())
+    placer = DopplerPlacer(given, samples=4)
+    assert placer.policy is given
+    with torch.no_grad():
+        given.place.out.weight.neg_()
+    instance = make_instance(graph(), TOPOLOGY)
+    expected = DopplerPlacer(policy(), samples=4).propose(instance)
+    assert all(
+        np.array_equal(a, b) for a, b in zip(placer.propose(instance), expected, strict=True)
+    )
+    changed = DopplerPlacer(given, samples=4).propose(instance)
+    assert not np.array_equal(changed[0], expected[0])
+
+
+def test_a_policy_of_arrays_can_be_trained_on() -> None:
+    torch = pytest.importorskip("torch")
+    placer = DopplerPlacer(policy())
+    mine = placer.policy
+    assert mine is placer.policy
+    assert mine.config == SHAPE
+    for name, tensor in mine.state_dict().items():
+        assert torch.equal(tensor, torch.as_tensor(placer.arrays.tensors[name]))
+
+
+def test_what_has_no_policy_is_refused(tmp_path: Path) -> None:
     with pytest.raises(errors.CheckpointError, match="does not exist"):
         make_placer(f"doppler:{tmp_path}")
     with pytest.raises(errors.UnknownNameError):
@@ -97,7 +173,7 @@ def test_what_has_no_policy_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_portfolio_asks_the_policy(tmp_path: Path) -> None:
-    save_policy(policy(), tmp_path / POLICY_FILE, {})
+    write_policy(policy(), tmp_path / POLICY_FILE)
     placer = AutoPlacer(evaluations=50, instant=("single",), learned=DopplerPlacer(policy()))
     answer = ask(placer, graph(), TOPOLOGY)
     found = {member.name: member.makespan_s for member in answer.members}

@@ -11,8 +11,11 @@ from strategies import devices_for, graphs, topologies
 from doppler.assignment import Assignment
 from doppler.errors import OutOfMemoryError
 from doppler.graph import Graph, build_graph
+from doppler.placers import place
+from doppler.programs import random_dag
 from doppler.scheduler.choose import STRATEGIES
 from doppler.sim import Noise, ReferenceSimulator, SimConfig, Simulator
+from doppler.sim.kernel import UNFINISHED, make_scratch, run_batch
 from doppler.testing import check_trace
 from doppler.topology import Device, Host, Link, Topology
 from doppler.trace import Trace
@@ -60,6 +63,22 @@ def assert_equal(
     assert makespan == slow.makespan_s
 
 
+def assert_limits_hold(
+    graph: Graph, topology: Topology, assignment: Assignment, config: SimConfig
+) -> None:
+    """With a limit the makespan is exact up to it, and above it a number between the two."""
+    simulator = Simulator(topology, config)
+    makespan = float(simulator.makespans(graph, [assignment], seed=7)[0])
+    problem, priority = simulator.problem(graph, [7]), np.zeros((1, graph.num_vertices))
+    if config.strategy != "fifo":
+        priority = simulator._priority(graph, assignment, 7)
+    found, devices = np.zeros(1), np.array(assignment.devices, np.int64).reshape(1, -1)
+    for share in (0.0, 0.5, 0.9, 0.999, 1.0, 1.001, 2.0):
+        limit = share * (makespan if math.isfinite(makespan) else 1.0)
+        run_batch(problem, 0, devices, priority, make_scratch(problem), found, limit)
+        assert found[0] == makespan if makespan <= limit else limit < found[0] <= makespan
+
+
 @settings(max_examples=400, deadline=None)
 @given(data=st.data(), config=configs)
 def test_small_graphs(data: st.DataObject, config: SimConfig) -> None:
@@ -67,7 +86,9 @@ def test_small_graphs(data: st.DataObject, config: SimConfig) -> None:
     graph = data.draw(graphs(max_vertices=10, num_devices=topology.num_devices))
     devices = data.draw(devices_for(graph, topology))
     order = data.draw(st.permutations(graph.assigned.tolist()))
-    assert_equal(graph, topology, Assignment(devices, np.array(order, np.int64)), config)
+    assignment = Assignment(devices, np.array(order, np.int64))
+    assert_equal(graph, topology, assignment, config)
+    assert_limits_hold(graph, topology, assignment, config)
 
 
 def random_graph(rng: np.random.Generator, *, ties: bool) -> Graph:
@@ -126,6 +147,17 @@ def test_larger_graphs(strategy: str, ties: bool) -> None:
         assignment = Assignment(devices, rng.permutation(graph.assigned))
         config = SimConfig(strategy=strategy, synchronous=bool(rng.random() < 0.3))
         assert_equal(graph, topology, assignment, config)
+        assert_limits_hold(graph, topology, assignment, config)
+
+
+def test_a_limit_saves_work() -> None:
+    graph, topology = random_dag(vertices=200, depth=20, seed=0), Topology.preset("p100x4")
+    simulator, assignment = Simulator(topology), place(graph, topology, "round-robin")
+    makespan = float(simulator.makespans(graph, [assignment])[0])
+    problem, priority = simulator.problem(graph), simulator.priority(graph)
+    scratch, devices = make_scratch(problem), np.array(assignment.devices, np.int64).reshape(1, -1)
+    run_batch(problem, 0, devices, priority, scratch, np.zeros(1), makespan * 0.9)
+    assert scratch.counters[UNFINISHED] > graph.num_vertices // 10
 
 
 def test_first_in_first_out_with_only_slots_contended() -> None:

@@ -103,7 +103,7 @@ def test_it_gets_faster_on_a_machine_unlike_its_topology(tmp_path: Path) -> None
     before = replace(CONFIG, imitation=replace(CONFIG.imitation, episodes=4))
     parent = tmp_path / "parent"
     train(work, MACHINE, before, out=parent)
-    config = replace(REAL, real=replace(REAL.real, episodes=40, moves=200))
+    config = replace(REAL, real=replace(REAL.real, episodes=64, moves=2000))
     run = run_of(work, config, tmp_path / "run", parent)
     label = f"{work.name}@p100x4"
     first, best = (read_assignment(p / f"best/{label}.assignment.json") for p in (parent, run))

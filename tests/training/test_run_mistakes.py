@@ -133,11 +133,11 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path, full: list[str],
 def test_metrics_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = metrics.MetricsFile.write
 
-    def refuse(self: Any, step: int, progress: Any) -> None:
+    def refuse(self: Any, step: int, progress: Any, *rest: Any) -> None:
         if step == 3:
             self._file.write(b'{"st')
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        write(self, step, progress)
+        write(self, step, progress, *rest)
 
     monkeypatch.setattr(metrics.MetricsFile, "write", refuse)
     with pytest.raises(TrainingError, match="No space left"), started(tmp_path / "run") as run:

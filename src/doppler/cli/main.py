@@ -14,6 +14,7 @@ from doppler.cli import (
     importing,
     listing,
     placing,
+    pretraining,
     probing,
     sharding,
     showing,
@@ -40,6 +41,7 @@ app.command("simulate")(simulating.simulate)
 app.command("execute")(executing.execute)
 app.command("compare")(comparing.compare)
 app.command("train")(training.train)
+app.command("pretrain")(pretraining.pretrain)
 app.command("probe")(probing.probe)
 app.command("validate")(validating.validate)
 app.command("list")(listing.list_names)

@@ -100,6 +100,8 @@ def showing_progress(*, compiling: bool = True) -> Iterator[None]:
             yield
     finally:
         timer.cancel()
+        if compiling:
+            timer.join()
         bar.close()
 
 

@@ -1,5 +1,6 @@
 """`dop probe`: measure this machine."""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,10 +20,7 @@ from doppler.cli.output import (
 from doppler.errors import FormatError
 
 if TYPE_CHECKING:
-    from doppler.assignment import Assignment
     from doppler.engine.probe import ProbeResult
-    from doppler.graph import Graph
-    from doppler.topology import Topology
 
 
 def probe(
@@ -57,14 +55,16 @@ def probe(
 ) -> None:
     """Measure this machine: its devices, the links between them, and the host that drives them.
 
-    With a graph, its kernels get the seconds that they took in runs of it; some of the runs are
-    held out to say how far those seconds are off.
+    With a graph, its kernels get the seconds that they took in runs of it, under good assignments
+    first of all, and the costs of the host are fitted to the makespans. Some of the runs are held
+    out to say how far all that is off.
 
     Example: dop probe --backend cpu --graph graph.json -o here.json
     """
     from doppler.engine.probe import probe as measure
     from doppler.engine.probe import write_probe
     from doppler.formats import load_graph
+    from doppler.validation import good_assignments, refine
 
     if output and not output.parent.is_dir():
         raise FormatError(f"cannot write `{output}`: no folder `{output.parent}`")
@@ -76,7 +76,8 @@ def probe(
             links=links,
             graph=graph,
             devices=devices,
-            assignments=(lambda found: _heuristics(graph, found, seed)) if graph else None,
+            assignments=(lambda found: good_assignments(graph, found, seed)) if graph else None,
+            refine=partial(refine, graph) if graph else None,
             seed=seed,
             seconds=limit,
         )
@@ -89,15 +90,6 @@ def probe(
             stdout().print(f"wrote {output} and {beside}")
     for failure in result.failures:
         note(f"did not run: {failure}")
-
-
-def _heuristics(graph: "Graph", topology: "Topology", seed: int) -> "list[Assignment]":
-    from doppler.assignment import Assignment
-    from doppler.placers.search import starting_points
-
-    starts = starting_points(graph, topology, seed)
-    distinct = list({devices.tobytes(): devices for devices in starts}.values())
-    return [Assignment(devices, placer="heuristic") for devices in distinct]
 
 
 def _summary(result: "ProbeResult", output: Path | None, beside: Path | None) -> dict[str, Any]:
@@ -173,3 +165,6 @@ def _print(result: "ProbeResult") -> None:
             f"{len(topology.exec_s)} kernels timed in {result.runs} runs; "
             f"in those held out, durations are off by {off_by}"
         )
+    if errors.makespans:
+        before, after = (percent(errors.makespans[key]) for key in ("before", "after"))
+        out.print(f"and makespans by {after}; by {before} before the host was fitted to others")

@@ -84,8 +84,12 @@ def train(
         int | None, typer.Option(min=1, help="For episodes, simulation and search.")
     ] = None,
     start: Annotated[
-        Path | None,
-        typer.Option("--from", metavar="RUN|FILE", help="Go on from the policy of another run."),
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="RUN|FILE|pretrained",
+            help="Go on from the policy of another run, or from the one that comes with doppler.",
+        ),
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the run in DIR where it was saved.")
@@ -120,12 +124,12 @@ def train(
             given: dict[str, Any] = {"a graph": graph_files, "--topology": topology_names}
             given |= {"--from": start, "--preset": preset_name, "--config": config_file}
             given |= {"--policy": policy_name}
-            _refuse(given | {f"--{name}": value for name, value in options.items()}, output)
+            refuse(given | {f"--{name}": value for name, value in options.items()}, output)
             run = _resume(stack, output, save_every, wandb)
             graph, topology = (str(output / files[0]) for files in run.manifest.files().values())
         elif graph_files:
-            base = _base(policy_name, preset_name, config_file, start)
-            config = _config(base, config_file, options)
+            base = base_config(policy_name, preset_name, config_file, start)
+            config = changed_config(base, config_file, options)
             names = topology_names or [DEFAULT_TOPOLOGY]
             run = _start(stack, graph_files, names, config, output, start, save_every, wandb)
             graph, topology = str(graph_files[0]), names[0]
@@ -144,7 +148,8 @@ def train(
         _print(run, results, output, shlex.join(how))
 
 
-def _refuse(options: dict[str, Any], output: Path) -> None:
+def refuse(options: dict[str, Any], output: Path) -> None:
+    """Raise where options are given that --resume takes from the run."""
     given = [name for name, value in options.items() if value is not None]
     if given:
         raise ConfigError(
@@ -153,8 +158,8 @@ def _refuse(options: dict[str, Any], output: Path) -> None:
         )
 
 
-def _base(
-    policy_name: str | None, preset_name: str | None, file: Path | None, start: Path | None
+def base_config(
+    policy_name: str | None, preset_name: str | None, file: Path | None, start: str | None
 ) -> "TrainConfig":
     """The preset to begin with, for the policy that is named or gone on from."""
     from doppler.training.api import starting_policy
@@ -176,7 +181,9 @@ def _base(
     return replace(base, stages=("sim",))  # imitation would undo what was learned
 
 
-def _config(base: "TrainConfig", file: Path | None, options: dict[str, Any]) -> "TrainConfig":
+def changed_config(
+    base: "TrainConfig", file: Path | None, options: dict[str, Any]
+) -> "TrainConfig":
     """The preset, changed by the file, changed by those options that are not None."""
     from doppler.training.config_io import config_from, read_document
 
@@ -200,8 +207,13 @@ def _config(base: "TrainConfig", file: Path | None, options: dict[str, Any]) -> 
 def _resume(stack: ExitStack, output: Path, save_every: float, wandb: bool) -> "Run":
     from doppler.training.api import executors
     from doppler.training.run import resume_run
+    from doppler.training.run_dir import is_pretraining
 
     make = executors(stack)
+    if is_pretraining(output):
+        raise ConfigError(
+            f"`{output}` is a pretraining", hint=f"go on with it: dop pretrain --resume -o {output}"
+        )
     with showing_progress():
         return resume_run(output, make_executor=make, save_every_s=save_every, wandb=wandb)
 
@@ -212,7 +224,7 @@ def _start(
     topology_names: list[str],
     config: "TrainConfig",
     output: Path,
-    start: Path | None,
+    start: str | None,
     save_every: float,
     wandb: bool,
 ) -> "Run":
@@ -250,6 +262,15 @@ def _start(
 
 def _train(run: "Run", output: Path) -> None:
     """Train to the end, or until Ctrl-C."""
+    try:
+        train_on(run)
+    except Interrupted:
+        note(f"saved: go on with `dop train --resume -o {output}`")
+        raise
+
+
+def train_on(run: "Run") -> None:
+    """Train to the end, and show how it goes; on Ctrl-C, save and raise `Interrupted`."""
     from doppler.cli.training_view import View
     from doppler.training.run import stopping
 
@@ -262,16 +283,12 @@ def _train(run: "Run", output: Path) -> None:
         view.say("finishing this update, then saving; Ctrl-C again stops at once")
         run.stop()
 
-    try:
-        with stopping(stop), run:
-            try:
-                for progress in run:
-                    view.show(progress)
-            finally:
-                view.close()
-    except Interrupted:
-        note(f"saved: go on with `dop train --resume -o {output}`")
-        raise
+    with stopping(stop), run:
+        try:
+            for progress in run:
+                view.show(progress, run.gaps)
+        finally:
+            view.close()
 
 
 def _document_of(run: "Run", results: "list[Result]", output: Path) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import sys
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from math import inf, isfinite
 from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from doppler.training.run import Result
     from doppler.training.trainer import Progress, RealProgress
+    from doppler.training.validation import FamilyGap
 
 PAUSE_S = 10.0  # between lines
 FRAME_S = 0.25  # between pictures
@@ -75,10 +76,12 @@ class View:
         self._live_wanted = sys.stderr.isatty() if live is None else live
         self._live: Live | None = None
         self._exercises: dict[str, Progress] = {}  # the last update of each
+        self._gaps: Sequence[FamilyGap] = ()  # of the last validation
         self._shown = -PAUSE_S if self._live_wanted else monotonic()
 
-    def show(self, progress: "Progress") -> None:
-        """Take an update, and show it if it is time to."""
+    def show(self, progress: "Progress", gaps: Sequence["FamilyGap"] = ()) -> None:
+        """Take an update and the last validation, and show them if it is time to."""
+        self._gaps = gaps
         self.meter.add(progress)
         if progress.exercise in self.labels:
             self._exercises[progress.exercise] = progress
@@ -108,6 +111,8 @@ class View:
         parts = [f"{p.exercise} {_makespans(p)}" for p in shown[-MAX_SHOWN:]]
         more = f"; and {len(shown) - MAX_SHOWN} more" if len(shown) > MAX_SHOWN else ""
         headline = self.headline(progress)
+        if self._gaps:
+            return f"{headline}; validation: {_gap_line(self._gaps[-1])}"
         return f"{headline}: {'; '.join(parts)}{more}" if parts else headline
 
     def headline(self, progress: "Progress") -> str:
@@ -138,10 +143,12 @@ class View:
         from rich.markup import escape
         from rich.progress_bar import ProgressBar
 
+        bar: Any = ProgressBar(total=1.0, completed=progress.share, width=40)
+        if self._gaps:
+            return Group(self.headline(progress), bar, gaps_table(self._gaps))
         shown = table("exercise", "this update", "best", "bound", "gap")
         for p in self._exercises.values():
             shown.add_row(escape(p.exercise), seconds(p.mean_s), *_best(p))
-        bar: Any = ProgressBar(total=1.0, completed=progress.share, width=40)
         return Group(self.headline(progress), bar, shown)
 
 
@@ -165,6 +172,25 @@ def measured_table(results: "list[Result]") -> "Table":
                 seconds(result.seconds),
             )
     return shown
+
+
+def gaps_table(gaps: Sequence["FamilyGap"]) -> "Table":
+    """How the policy alone does on the validation problems."""
+    heads = ("problems", "no fit", "mean gap", "95 %", "to bound", "beats lists")
+    shown = table("validation", *heads)
+    for one in gaps:
+        shares = (one.mean_gap, one.p95_gap, one.bound_gap, one.wins)
+        counts = (str(one.problems), str(one.failures) if one.failures else "")
+        shown.add_row(one.family, *counts, *map(percent, shares))
+    return shown
+
+
+def _gap_line(one: "FamilyGap") -> str:
+    return (
+        f"gap {percent(one.mean_gap)} on average, {percent(one.p95_gap)} at 95 %, "
+        f"beats list schedulers on {percent(one.wins)}"
+        + (f", out of memory on {one.failures} of {one.problems}" if one.failures else "")
+    )
 
 
 def clock(value: float) -> str:

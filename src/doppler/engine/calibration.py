@@ -3,17 +3,18 @@
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from doppler.arrays import FloatArray
+from doppler.assignment import Assignment
 from doppler.cost import DefaultCostModel
 from doppler.engine.robust import (
-    FEWEST,
+    Samples,
     differ,
+    equal,
     least_absolute_line,
-    lower_quartile,
     typical_s,
     weighted_median,
 )
@@ -25,7 +26,26 @@ from doppler.trace import Trace
 
 KEPT = 512  # newest samples kept of each kernel on each device and of each size on each link
 KEPT_OF_HOST = 8192
+# For kernels an assignment counts by that power of how close it comes to the best: they slow each
+# other down where all devices are busy, and what matters are assignments that keep them so.
+QUALITY = 2.0
+AT_ONCE = 1.5  # times dispatch_s within which a host that is not busy starts a task
 TRANSFER, ALL = "transfer", "all"  # beside the kinds of vertices, in errors by kind
+
+
+class Measured(NamedTuple):
+    """What running an assignment gave."""
+
+    assignment: Assignment
+    makespan_s: float  # mean
+
+
+class Refined(NamedTuple):
+    """A topology fitted to measured makespans, and how far their predictions are off."""
+
+    topology: Topology
+    before: float  # in runs that were not fitted, as a share
+    after: float
 
 
 def calibrate(topology: Topology, graph: Graph, traces: Iterable[Trace]) -> Topology:
@@ -39,9 +59,10 @@ def calibrate(topology: Topology, graph: Graph, traces: Iterable[Trace]) -> Topo
 class Calibration:
     """What the traces of one graph say about the machine; grows with every trace.
 
-    A kernel's seconds on a device are the mean of the middle of its samples there. Devices that
-    are alike share their samples, so that a kernel seen on one is priced on all, but for devices
-    that are measurably different. The newest samples count, so a machine that changes is followed.
+    A kernel's seconds on a device are the mean of its samples there without stalls, those of good
+    assignments first of all. Devices that are alike share their samples, so that a kernel seen on
+    one is priced on all, but for devices that are measurably different. The newest samples count,
+    so a machine that changes is followed.
 
     >>> calibration = Calibration(topology, graph)
     >>> calibration.add(engine.run(graph, assignment))
@@ -51,16 +72,19 @@ class Calibration:
     def __init__(self, topology: Topology, graph: Graph) -> None:
         self._topology, self._graph = topology, graph
         self._signatures = signatures(graph)
-        self._execs: dict[tuple[str, int], deque[float]] = {}  # by signature and device
-        self._moves: dict[tuple[int, float], deque[float]] = {}  # by link and bytes
-        # Of tasks whose device or link was idle, from when they were ready, and from when their
+        self._runs: dict[bytes, tuple[int, list[float]]] = {}  # by assignment: number, makespans
+        # Seconds by signature and device, with the number of the assignment; by link and bytes.
+        self._execs: dict[tuple[str, int], deque[tuple[float, int]]] = {}
+        self._moves: dict[tuple[int, float], deque[float]] = {}
+        # Of tasks whose device or link was idle: from when they were ready, and from when their
         # last input ended, until they began.
-        self._since_ready_s: deque[float] = deque(maxlen=KEPT_OF_HOST)
-        self._since_input_s: deque[float] = deque(maxlen=KEPT_OF_HOST)
+        self._starts: deque[tuple[float, float]] = deque(maxlen=KEPT_OF_HOST)
 
     def add(self, trace: Trace) -> None:
         """Take in what a run of the graph on the topology's devices showed."""
         self._check(trace)
+        number, makespans = self._runs.setdefault(_assignment(trace), (len(self._runs), []))
+        makespans.append(trace.makespan_s)
         seconds = (trace.end_s - trace.begin_s).tolist()
         rows = zip(
             *(trace.vertex.tolist(), trace.device.tolist(), trace.link.tolist()),
@@ -71,11 +95,11 @@ class Calibration:
             if link >= 0:
                 _append(self._moves, (link, size), took)
             elif signature := self._signatures[vertex]:
-                _append(self._execs, (signature, device), took)
+                _append(self._execs, (signature, device), (took, number))
         for row in _idle_starts(trace):
-            self._since_ready_s.append(float(trace.begin_s[row] - trace.ready_s[row]))
-            if (after := int(trace.after[row])) >= 0:
-                self._since_input_s.append(float(trace.begin_s[row] - trace.end_s[after]))
+            begin_s, after = trace.begin_s[row], int(trace.after[row])
+            since_input = begin_s - trace.end_s[after] if after >= 0 else np.nan
+            self._starts.append((begin_s - trace.ready_s[row], since_input))
 
     def topology(self) -> Topology:
         """The topology with what was found; what no trace shows stays as it was."""
@@ -97,71 +121,86 @@ class Calibration:
 
     def _exec_table(self) -> dict[str, tuple[float, ...]]:
         """The seconds of every signature on every device."""
-        alike = _alike([_essence(d) for d in self._topology.devices])
+        alike, weight = _alike([_essence(d) for d in self._topology.devices]), self._qualities()
+
+        def samples_on(signature: str, devices: Iterable[int]) -> Samples:
+            found = [self._execs.get((signature, d), ()) for d in devices]
+            pairs = np.array([pair for samples in found for pair in samples]).reshape(-1, 2)
+            return Samples(pairs[:, 0], weight[pairs[:, 1].astype(np.int64)])
+
         known = dict.fromkeys(signature for signature, _ in self._execs)
         shared: dict[tuple[str, int], float] = {}  # by signature and first device of a kind
         for signature in known:
             for kind in dict.fromkeys(alike):
-                samples = self._samples(signature, [d for d, k in enumerate(alike) if k == kind])
-                if len(samples):
-                    shared[signature, kind] = typical_s(samples)
+                samples = samples_on(signature, (d for d, k in enumerate(alike) if k == kind))
+                if len(samples.seconds):
+                    shared[signature, kind] = typical_s(*samples)
         table: dict[str, tuple[float, ...]] = {}
         for signature in known:
             row = []
             for d, kind in enumerate(alike):
-                own = self._samples(signature, [d])
+                own = samples_on(signature, [d])
                 rest = [e for e, k in enumerate(alike) if k == kind and e != d]
                 if (signature, kind) not in shared:
                     row.append(_from_others(signature, kind, shared))
-                elif differ(own, self._samples(signature, rest)):
-                    row.append(typical_s(own))
+                elif differ(own, samples_on(signature, rest)):
+                    row.append(typical_s(*own))
                 else:
                     row.append(shared[signature, kind])
             table[signature] = tuple(row)
         return table
 
-    def _samples(self, signature: str, devices: Sequence[int]) -> FloatArray:
-        """What a kernel took on some devices."""
-        found = [self._execs[signature, d] for d in devices if (signature, d) in self._execs]
-        return np.array([seconds for samples in found for seconds in samples])
+    def _qualities(self) -> FloatArray:
+        """(assignments,) how much each counts: by all its runs, since a lucky one is no better."""
+        whole_s = np.array([typical_s(makespans) for _, makespans in self._runs.values()])
+        weight: FloatArray = (whole_s.min(initial=np.inf) / np.maximum(whole_s, 1e-12)) ** QUALITY
+        return weight
 
     def _links(self) -> tuple[Link, ...]:
+        """Links that are alike share their samples, but for those that are different."""
         links = self._topology.links
         alike = _alike([replace(link, name="") for link in links])
-        sizes: list[dict[float, FloatArray]] = [{} for _ in links]
-        for (number, size), samples in self._moves.items():
-            sizes[number][size] = np.array(samples)
         result: list[Link] = []
         for i, (link, kind) in enumerate(zip(links, alike, strict=True)):
-            same = [sizes[j] for j, k in enumerate(alike) if k == kind]
-            shared: dict[float, FloatArray] = {
-                size: np.concatenate([one[size] for one in same if size in one])
-                for size in sorted({size for one in same for size in one})
-            }
+            shared: dict[float, list[float]] = {}
+            for (j, size), took in sorted(self._moves.items()):
+                if alike[j] == kind:
+                    shared.setdefault(size, []).extend(took)
             if not shared:
                 result.append(link)
                 continue
-            fitted = fit_link(link, shared)
-            ratios = [took / _transfer_s(fitted, size) for size, took in sizes[i].items()]
-            own = np.concatenate(ratios) if ratios else np.zeros(0)
-            if differ(own, np.ones(FEWEST)):
-                fitted = _slowed(fitted, typical_s(own))
+            fitted = fit_link(link, {size: equal(took) for size, took in shared.items()})
+            own = self._ratios(fitted, [i])
+            rest = self._ratios(fitted, [j for j, k in enumerate(alike) if k == kind and j != i])
+            if differ(own, rest):
+                fitted = _slowed(fitted, typical_s(*own))
             result.append(fitted)
         return tuple(result)
 
-    def _host(self) -> Host:
-        """Its costs, from tasks that waited for nothing else.
+    def _ratios(self, link: Link, numbers: Sequence[int]) -> Samples:
+        """What transfers over some links took, relative to one, by whose seconds they count."""
+        rows = [
+            (took / _transfer_s(link, size), _transfer_s(link, size))
+            for (number, size), samples in self._moves.items()
+            if number in numbers
+            for took in samples
+        ]
+        return Samples(*np.array(rows).reshape(-1, 2).T)
 
-        They begin `dispatch_s` after they are ready, and `completion_s` more after their last
-        input ended. Some also waited for a busy host, so it is the lower quartile that counts. A
-        `dispatch_s` that is known stays, since it shows best where the host has no pause.
+    def _host(self) -> Host:
+        """Its costs; one that is known stays.
+
+        From tasks that waited for nothing else: they begin `dispatch_s` after they are ready, if
+        the host is not busy, and `completion_s` more after their last input ended.
         """
         host = self._topology.host
-        if self._since_ready_s and host.dispatch_s == 0:
-            host = replace(host, dispatch_s=lower_quartile(self._since_ready_s))
-        if self._since_input_s:
-            both = lower_quartile(self._since_input_s)
-            host = replace(host, completion_s=max(0.0, both - host.dispatch_s))
+        since_ready, since_input = np.array(self._starts).reshape(-1, 2).T
+        if len(since_ready) and host.dispatch_s == 0:
+            host = replace(host, dispatch_s=max(0.0, float(np.quantile(since_ready, 0.25))))
+        at_once = (since_ready <= AT_ONCE * host.dispatch_s) & np.isfinite(since_input)
+        if at_once.any() and host.completion_s == 0:
+            gap = float(np.median(since_input[at_once]))
+            host = replace(host, completion_s=max(0.0, gap - host.dispatch_s))
         return host
 
 
@@ -191,15 +230,15 @@ def duration_errors(topology: Topology, graph: Graph, traces: Sequence[Trace]) -
     return {kind: off[kind] / total[kind] for kind in kinds if total[kind] > 0}
 
 
-def fit_link(link: Link, samples: Mapping[float, FloatArray]) -> Link:
+def fit_link(link: Link, samples: Mapping[float, Samples]) -> Link:
     """A link whose `latency + bytes / bandwidth` comes closest to samples of seconds by bytes.
 
-    The line with the least sum of absolute errors, each relative to the seconds of its size. With
-    one size only, the latency stays what it was, if it can.
+    In the sum of absolute errors, since it is seconds that a link is busy. With one size only, the
+    latency stays what it was, if it can.
     """
     size = np.array(list(samples), np.float64)
-    took = np.maximum([typical_s(samples[s]) for s in samples], 1e-9)
-    count = np.array([len(samples[s]) for s in samples], np.float64)
+    took = np.maximum([typical_s(*samples[s]) for s in samples], 1e-9)
+    count = np.array([samples[s].weight.sum() for s in samples])
     if size.max() == 0:
         return replace(link, latency_s=float(np.average(took, weights=count)))
     if size.max() < 1.5 * size.min():
@@ -209,12 +248,19 @@ def fit_link(link: Link, samples: Mapping[float, FloatArray]) -> Link:
     latency, slope = least_absolute_line(size, took, count)
     if latency < 0:
         moved = size > 0
-        latency, slope = 0.0, weighted_median((took / size.clip(1))[moved], count[moved])
+        latency, slope = 0.0, weighted_median((took / size.clip(1))[moved], (count * size)[moved])
     slope = max(slope, 1e-16)
     return replace(link, latency_s=latency, bandwidth_bytes_per_s=1.0 / slope)
 
 
-def _append(samples: dict[Any, deque[float]], key: Any, value: float) -> None:
+def _assignment(trace: Trace) -> bytes:
+    """The devices of the vertices, as a key."""
+    devices, execs = np.full(len(trace.vertex_names), -1), ~trace.is_transfer
+    devices[trace.vertex[execs]] = trace.device[execs]
+    return devices.tobytes()
+
+
+def _append(samples: dict[Any, deque[Any]], key: Any, value: Any) -> None:
     if key not in samples:
         samples[key] = deque(maxlen=KEPT)
     samples[key].append(value)

@@ -5,6 +5,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
+from typing import cast
 
 import numpy as np
 
@@ -12,13 +13,14 @@ from doppler.arrays import IntArray
 from doppler.assignment import Assignment
 from doppler.engine.backends.base import Backend
 from doppler.engine.backends.registry import make_backend
-from doppler.engine.calibration import TRANSFER, calibrate, duration_errors
+from doppler.engine.calibration import TRANSFER, Measured, Refined, calibrate, duration_errors
 from doppler.engine.engine import Engine
 from doppler.engine.probe_bench import Bench, Sample
-from doppler.engine.probe_host import measure_host
+from doppler.engine.probe_host import HostWatch, measure_host
 from doppler.engine.probe_kernels import measure_kernels
 from doppler.engine.probe_links import measure_links
 from doppler.engine.probe_machine import HOST, Wanted, find_machine
+from doppler.engine.robust import typical_s
 from doppler.errors import ConfigError, EngineError, OutOfMemoryError
 from doppler.files import to_json, write_text
 from doppler.graph.graph import Graph
@@ -29,13 +31,16 @@ from doppler.topology.topology import Topology
 from doppler.trace import Trace
 
 LINKS, KERNELS = 0.2, 0.25  # shares of the time for them; what is left is the graph's
-RANDOM = 6  # random assignments that the graph is run under, beside those that are given
-ROUNDS = 5  # times each assignment is run at most
+SHARES = (0.25, 0.6, 1.0)  # of the graph's time that is over at the end of each round of runs
+FEWEST_ROUNDS = 2  # however short the time
+RANDOM = 2  # random assignments in the first round
+REPEATS = 5  # times each assignment is run at most
 HELD_OUT = 4  # one assignment of so many is left out of the fit, to measure its error
 FORMAT, VERSION = "doppler-samples", 1
 TEXTS, NUMBERS = Sample._fields[:3], Sample._fields[3:]
 
 MakeAssignments = Callable[[Topology], Sequence[Assignment]]
+Refine = Callable[[Topology, Sequence[Measured], Sequence[Measured]], Refined]
 MakeBackend = Callable[[Topology], Backend]
 
 
@@ -46,6 +51,7 @@ class ProbeErrors:
     links: dict[str, float]  # by way: throughput of several transfers, root mean square
     roofline: dict[str, float]  # by kind of kernel: seconds, mean
     held_out: dict[str, float]  # by kind of vertex: seconds in runs that were not fitted, mean
+    makespans: dict[str, float]  # of the same runs, mean: `before` and `after` refining, if so
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +62,7 @@ class ProbeResult:
     samples: tuple[Sample, ...]  # all measurements, as they were taken
     errors: ProbeErrors
     runs: int = 0  # of the graph, those held out included
+    measured: tuple[Measured, ...] = ()  # its assignments, those held out last
     failures: tuple[str, ...] = ()  # assignments that did not run, and why
 
 
@@ -67,6 +74,7 @@ def probe(
     graph: Graph | None = None,
     devices: int | None = None,
     assignments: MakeAssignments | None = None,
+    refine: Refine | None = None,
     ahead: int = 1,
     seed: int = 0,
     seconds: float = 60.0,
@@ -76,9 +84,13 @@ def probe(
     On the CPU a device is a core, or an equal share of the cores where `devices` says how many.
     With CUDA it is a GPU, or one of the `partitions` of the first GPU, with transfers by way of
     the host or direct, as `links` says. Copies and kernels are timed alone and together through
-    the backend, the host by tiny tasks through the engine. A `graph` is then run under diverse
-    assignments, and under those that `assignments` makes of the first topology; its kernels get
-    the seconds they took there. All that takes about so many `seconds`.
+    the backend, the host by tiny tasks through the engine.
+
+    A `graph` is then run under diverse assignments, and its kernels and links get the seconds they
+    took there. On the topology that gives, `assignments` makes good ones, which are run in turn,
+    twice over: what things take where all devices are busy counts most. Each time `refine` fits
+    the topology to the measured makespans; it gets those to fit and those held out. All that takes
+    about so many `seconds`. (`doppler.validation` has an `assignments` and a `refine`.)
     """
     if not seconds > 0:
         raise ConfigError(f"seconds is {seconds}, must be positive")
@@ -88,24 +100,25 @@ def probe(
     until, samples = monotonic() + seconds, list[Sample]()
     machine = find_machine(wanted, ahead=ahead)
     first, errors = _measure_parts(machine, make, seconds, samples, shared=partitions is not None)
-    with Engine(first, make(first)) as engine:
+    watch = HostWatch(make(first))
+    with Engine(first, cast("Backend", watch)) as engine:
         first = replace(first, host=measure_host(engine, samples))
         if graph is None:
             return ProbeResult(_described(first, None), tuple(samples), errors)
-        chosen = probing_assignments(graph, first, seed)
-        chosen += assignments(first) if assignments else []
-        traces, failures = _run_all(engine, graph, chosen, until)
-    samples += _samples(graph, first, [trace for _, trace in traces])
-    held_out = [trace for i, trace in traces if _is_held_out(i, len(chosen))]
-    fitted = [trace for i, trace in traces if not _is_held_out(i, len(chosen))]
-    topology = calibrate(first, graph, fitted or held_out)
-    off = duration_errors(topology, graph, held_out)
+        runs = _Runs(engine, graph)
+        timed, refined = _probe_graph(runs, watch, first, until, assignments, refine, seed)
+    fitted, held_out = (runs.traces(held_out=h) for h in (False, True))
+    samples += _samples(graph, first, [*fitted, *held_out])
+    errors = replace(errors, held_out=duration_errors(timed, graph, held_out or fitted))
+    if refined:
+        errors = replace(errors, makespans={"before": refined.before, "after": refined.after})
     return ProbeResult(
-        topology=_described(topology, graph),
+        topology=_described(refined.topology if refined else timed, graph),
         samples=tuple(samples),
-        errors=replace(errors, held_out=off),
-        runs=len(traces),
-        failures=tuple(failures),
+        errors=errors,
+        runs=sum(len(found) for found in runs.found.values()),
+        measured=tuple(runs.measured(held_out=False) + runs.measured(held_out=True)),
+        failures=tuple(runs.failures.values()),
     )
 
 
@@ -134,7 +147,7 @@ def probing_assignments(graph: Graph, topology: Topology, seed: int = 0) -> list
     """Assignments under which all devices run all kinds of kernels, with little and much to move.
 
     Round-robin, random ones that load the devices evenly or not, the topological order cut into
-    as many pieces as there are devices, and each device alone.
+    as many pieces as there are devices, and one device alone.
     """
     count, rng = topology.num_devices, np.random.default_rng(seed)
     order = graph.topological_order[~graph.is_input[graph.topological_order]]
@@ -146,8 +159,7 @@ def probing_assignments(graph: Graph, topology: Topology, seed: int = 0) -> list
         for i in range(RANDOM):
             load = rng.dirichlet(np.full(count, 4.0)) if i % 2 else np.full(count, 1 / count)
             found.append(("random", rng.choice(count, graph.num_vertices, p=load)))
-        for device in range(min(count, 2)):  # devices that are alike need not all be tried
-            found.append(("single", np.full(graph.num_vertices, device)))
+        found.append(("single", np.zeros(graph.num_vertices, np.int64)))
     return [Assignment(np.where(graph.is_input, -1, d), placer=placer) for placer, d in found]
 
 
@@ -164,38 +176,91 @@ def _measure_parts(
         devices, roofline = measure_kernels(bench, seconds * KERNELS, samples)
         found = measure_links(bench, seconds * LINKS, samples, shared=shared)
     topology = replace(machine, devices=devices, links=found.links, route=found.route)
-    return topology, ProbeErrors(found.errors, roofline, {})
+    return topology, ProbeErrors(found.errors, roofline, {}, {})
 
 
-def _run_all(
-    engine: Engine, graph: Graph, chosen: Sequence[Assignment], until: float
-) -> tuple[list[tuple[int, Trace]], list[str]]:
-    """Traces with the number of their assignment, and why others failed.
+def _probe_graph(
+    runs: "_Runs",
+    watch: HostWatch,
+    first: Topology,
+    until: float,
+    assignments: MakeAssignments | None,
+    refine: Refine | None,
+    seed: int,
+) -> tuple[Topology, Refined | None]:
+    """The topology as timed in rounds of runs of the graph, and what refining made of it."""
+    graph, began = runs.graph, monotonic()
+    chosen = probing_assignments(graph, first, seed)
+    timed, host = first, replace(first.host, completion_s=0.0)  # it is for calibration to find
+    refined: Refined | None = None
+    for number, share in enumerate(SHARES):
+        if number:
+            if assignments is None or (number >= FEWEST_ROUNDS and monotonic() > until):
+                break
+            chosen = [*assignments(refined.topology if refined else timed)]
+        watch.reset()
+        runs.run(chosen, began + share * (until - began))
+        host = replace(host, dispatch_s=watch.dispatch_s or host.dispatch_s)
+        fitted = runs.traces(held_out=False) or runs.traces(held_out=True)
+        timed = calibrate(replace(first, host=host), graph, fitted)
+        if refine:
+            refined = refine(timed, *(runs.measured(held_out=h) for h in (False, True)))
+    return timed, refined
 
-    Every assignment once however long that takes, then again while there is time. The first runs
-    are warm-up: of launches, caches and memory.
-    """
-    traces: list[tuple[int, Trace]] = []
-    failures: dict[int, str] = {}
-    total = len(chosen) * (ROUNDS + 1)
-    for step in range(total):
-        report("running the graph", step, total)
-        number = step % len(chosen)
-        if step >= 2 * len(chosen) and monotonic() > until:
-            break
-        if number in failures:
-            continue
-        try:
-            trace = engine.run(graph, chosen[number])
-        except (OutOfMemoryError, EngineError) as error:
-            failures[number] = f"{chosen[number].placer}: {error.message}"
-            if len(failures) == len(chosen):
-                raise
-            continue
-        if step >= len(chosen):
-            traces.append((number, trace))
-    report("running the graph", total, total)
-    return traces, list(failures.values())
+
+class _Runs:
+    """The runs of a graph under many assignments."""
+
+    def __init__(self, engine: Engine, graph: Graph) -> None:
+        self._engine, self.graph = engine, graph
+        self.found: dict[Assignment, list[Trace]] = {}
+        self.failures: dict[Assignment, str] = {}
+        self._held_out: set[Assignment] = set()
+
+    def run(self, chosen: Sequence[Assignment], until: float) -> None:
+        """Run those that are new; an error if there are runs of none.
+
+        Each twice however long that takes, then again while there is time. The first run is
+        warm-up: of launches, caches and memory.
+        """
+        tried = {*self.found, *self.failures}
+        new = [one for one in dict.fromkeys(chosen) if one not in tried]
+        self._held_out |= {one for i, one in enumerate(new) if _is_held_out(i, len(new))}
+        if not new:
+            return
+        total = len(new) * (REPEATS + 1)
+        for step in range(total):
+            report("running the graph", step, total)
+            if step >= 2 * len(new) and monotonic() > until:
+                break
+            one = new[step % len(new)]
+            if one in self.failures:
+                continue
+            try:
+                trace = self._engine.run(self.graph, one)
+            except (OutOfMemoryError, EngineError) as error:
+                self.failures[one] = f"{one.placer}: {error.message}"
+                self.found.pop(one, None)
+                if not self.found and len(self.failures) == len(tried) + len(new):
+                    raise
+                continue
+            if step >= len(new):
+                self.found.setdefault(one, []).append(trace)
+        report("running the graph", total, total)
+
+    def traces(self, *, held_out: bool) -> list[Trace]:
+        """Of the runs to fit, or of those held out."""
+        return [trace for one in self._some(held_out) for trace in self.found[one]]
+
+    def measured(self, *, held_out: bool) -> list[Measured]:
+        """Mean makespans of the same."""
+        return [
+            Measured(one, typical_s([trace.makespan_s for trace in self.found[one]]))
+            for one in self._some(held_out)
+        ]
+
+    def _some(self, held_out: bool) -> list[Assignment]:
+        return [one for one in self.found if (one in self._held_out) == held_out]
 
 
 def _is_held_out(number: int, count: int) -> bool:

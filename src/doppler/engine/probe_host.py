@@ -1,18 +1,21 @@
-"""What the host costs: tiny tasks through the engine itself, side by side and in a row."""
+"""What the host costs: tiny tasks through the engine, and how busy it is in runs of a graph."""
 
 from collections.abc import Iterator
 from dataclasses import replace
-from math import inf
+from typing import Any
 
 import numpy as np
 
 from doppler.assignment import Assignment
+from doppler.engine.backends.base import Backend, Done
 from doppler.engine.engine import Engine
 from doppler.engine.probe_bench import Sample
+from doppler.engine.robust import typical_s
 from doppler.graph.builder import GraphBuilder
 from doppler.graph.graph import Graph, Kernel
 from doppler.graph.ops import OpKind
 from doppler.progress import track
+from doppler.tasks import Tasks
 from doppler.topology.topology import Host
 from doppler.trace import Trace
 
@@ -28,16 +31,55 @@ def measure_host(engine: Engine, samples: list[Sample]) -> Host:
     Side by side, tasks keep the host busy: each takes `dispatch_s` of it, to start it and to see
     it end. In a row, each begins `completion_s + dispatch_s` after the one before has ended.
     """
-    dispatch, gap = inf, inf
-    # What disturbs the host only makes it slower, so the fastest run says what it needs.
-    for trace in _runs(engine, TASKS, "side by side", samples):
-        if trace.utilization().max() > BUSY:
-            dispatch = 0.0  # the host had time: the devices had none
-        dispatch = min(dispatch, trace.makespan_s / len(trace.vertex))
-    for trace in _runs(engine, TASKS // 2, "in a row", samples):
-        gap = min(gap, (trace.makespan_s - float(trace.busy_s().sum())) / len(trace.vertex))
+    apart = list(_runs(engine, TASKS, "side by side", samples))
+    dispatch = typical_s([trace.makespan_s / len(trace.vertex) for trace in apart])
+    if np.median([trace.utilization().max() for trace in apart]) > BUSY:
+        dispatch = 0.0  # the host had time: the devices had none
+    gap = typical_s(
+        [
+            (trace.makespan_s - float(trace.busy_s().sum())) / len(trace.vertex)
+            for trace in _runs(engine, TASKS // 2, "in a row", samples)
+        ]
+    )
     completion = max(0.0, gap - dispatch)
     return replace(engine.topology.host, dispatch_s=dispatch, completion_s=completion)
+
+
+class HostWatch:
+    """A backend, and for how long the engine that drives it was busy: whenever it did not wait."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._since_s = 0.0
+        self.reset()
+
+    def reset(self) -> None:
+        """Count from here on."""
+        self._busy_s, self._tasks = 0.0, 0
+
+    @property
+    def dispatch_s(self) -> float:
+        """Seconds of the host per task, to start it and to see it end."""
+        return self._busy_s / max(self._tasks, 1)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    def begin(self, graph: Graph, tasks: Tasks) -> None:
+        """Start the clock of a run."""
+        self._backend.begin(graph, tasks)
+        self._since_s = self._backend.now_s()
+
+    def wait(self, timeout_s: float) -> list[Done]:
+        """The tasks that ended."""
+        called_s = self._backend.now_s()
+        done = self._backend.wait(timeout_s)
+        returned_s = self._backend.now_s()
+        waited = not done or min(each.end_s for each in done) > called_s
+        self._busy_s += (called_s if waited else returned_s) - self._since_s
+        self._since_s = returned_s
+        self._tasks += len(done)
+        return done
 
 
 def _runs(engine: Engine, count: int, what: str, samples: list[Sample]) -> Iterator[Trace]:

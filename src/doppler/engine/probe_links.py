@@ -14,7 +14,7 @@ from doppler.engine.backends.base import Done
 from doppler.engine.calibration import fit_link
 from doppler.engine.probe_bench import Bench, Pair, Sample
 from doppler.engine.probe_machine import IN_FLIGHT
-from doppler.engine.robust import typical_s
+from doppler.engine.robust import Samples, typical_s
 from doppler.progress import report
 from doppler.topology.topology import Link, Topology
 
@@ -76,7 +76,7 @@ def measure_links(
         left_s = (until - monotonic()) / (topology.num_links - way)
         some = _spread(pairs, ENOUGH_PAIRS if shared else MOST_PAIRS)
         lone = _alone(bench, some, left_s / 2, samples)
-        fits = {pair: fit_link(link, by_size) for pair, by_size in lone.items()}
+        fits = {pair: fit_link(link, _relative(by_size)) for pair, by_size in lone.items()}
         speed = relative_speeds(fits)
         probe_bytes = _pattern_bytes(lone)
         left_s = (until - monotonic()) / (topology.num_links - way)
@@ -254,6 +254,14 @@ def throughput(done: Sequence[Sequence[Done]], size: int) -> float:
         busy_s += max(last - max(first, reach), 0.0)
         reach = max(reach, last)
     return max(moved, 1.0) / max(busy_s, 1e-9)
+
+
+def _relative(by_size: Mapping[float, FloatArray]) -> dict[float, Samples]:
+    """Samples that count so that errors do as a share: who knows which sizes will be moved."""
+    return {
+        size: Samples(took, np.full(len(took), 1 / max(typical_s(took), 1e-9)))
+        for size, took in by_size.items()
+    }
 
 
 def _rounds(took_s: float, enough_s: float) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 from doppler.assignment import Assignment
 from doppler.errors import ConfigError, DopplerError, Interrupted
 from doppler.graph.graph import Graph
+from doppler.inference.checkpoint import has_shipped_policy
 from doppler.placers.answer import Answer, Member
 from doppler.placers.base import Placer, assign
 from doppler.placers.bounds import ROUNDING, is_optimal, lower_bounds
@@ -23,6 +24,7 @@ from doppler.topology.topology import Topology
 
 SEARCH = "annealing"
 EXACT = "cp-sat"
+LEARNED_SHARE = 0.25  # of the budget, in which the policy is sampled
 EXACT_VERTICES = 30  # up to which an exact solver often ends in seconds
 EXACT_SHARE = 0.5  # of the time left; the rest is for search
 EXACT_MOST_S = 3600.0  # however long the budget is
@@ -31,7 +33,8 @@ EXACT_MOST_S = 3600.0  # however long the budget is
 class AutoPlacer:
     """The best of the instant heuristics, of an exact solver if small, and of search from there.
 
-    With a policy, search begins at its best assignment where that is better.
+    With a policy, its samples come first, and search begins at the best of them where that is
+    better. Without one it takes the policy that comes with the package, if one does.
 
     Stops early where the makespan reaches a lower bound, so that nothing can be better.
     """
@@ -53,6 +56,8 @@ class AutoPlacer:
         if not seconds > 0:
             raise ConfigError(f"seconds is {seconds}, must be positive")
         self.seconds, self.evaluations, self.instant = seconds, evaluations, instant
+        if learned is None and has_shipped_policy():
+            learned = DopplerPlacer()
         self.learned = learned
 
     @classmethod
@@ -94,12 +99,13 @@ class AutoPlacer:
     def _run(self, portfolio: "_Portfolio", end: float) -> None:
         """Let the members find what they can until then, or until nothing can be better."""
         repeatable = self.evaluations is not None
+        if self.learned is not None:
+            budget_s = None if repeatable else LEARNED_SHARE * self.seconds
+            portfolio.ask(self.learned.within(budget_s))
         for name in track(self.instant, "heuristics"):
             if monotonic() > end and portfolio.found and not repeatable:
                 return
             portfolio.ask(make_placer(name))
-        if self.learned is not None:
-            portfolio.ask(self.learned)
         if not portfolio.found:
             raise DopplerError(
                 "no placer found an assignment", hint=portfolio.members[0].error or None

@@ -1,9 +1,10 @@
 """Doppler: the learned policy as a placer."""
 
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Union
 
 import numpy as np
 
@@ -11,14 +12,18 @@ from doppler.arrays import FloatArray, IntArray
 from doppler.assignment import Assignment
 from doppler.errors import ConfigError, Interrupted, MissingExtraError
 from doppler.graph.graph import Graph
+from doppler.inference.acting import play
+from doppler.inference.checkpoint import read_policy, shipped_policy
+from doppler.inference.config import PolicyConfig
+from doppler.inference.policy import ArrayPolicy, from_torch
 from doppler.mdp.instance import Instance, make_instance
-from doppler.mdp.rollout import GREEDY, Sampling
+from doppler.mdp.rollout import GREEDY, Roller, Sampling
 from doppler.placers.base import cores
 from doppler.sim.simulator import Simulator
 from doppler.topology.topology import Topology
 
 if TYPE_CHECKING:
-    from doppler.policies.dual import DualPolicy, PolicyConfig
+    from doppler.policies.dual import DualPolicy
 
 POLICY_FILE = "policy.safetensors"  # of a training run
 TEMPERATURES = (0.15, 0.3)  # of the samples, by turns
@@ -30,41 +35,66 @@ class DopplerPlacer:
 
     The policy may have been trained on any graphs and topologies (Sec. 6, transfer). On some of
     the samples the critical-path rule selects, as on graphs unlike those SEL was trained on that
-    is the safer order.
+    is the safer order. Nothing here needs torch, whatever the policy was trained with.
     """
 
     name = "doppler"
 
     def __init__(
         self,
-        policy: "DualPolicy",
+        policy: Union[ArrayPolicy, "DualPolicy", None] = None,
         *,
         samples: int = 128,
         seconds: float | None = None,
         select: bool = True,
         place: bool = True,
     ) -> None:
-        """`samples` are taken in at most `seconds`.
+        """`policy` as it is now, or the one that comes with the package.
 
-        Without `select` or `place` the critical-path rule does that part, as in Table 3.
+        `samples` are taken in at most `seconds`. Without `select` or `place` the critical-path
+        rule does that part, as in Table 3.
         """
         if samples < 0 or (seconds is not None and not seconds > 0):
             raise ConfigError("samples must not be negative, and seconds must be positive")
-        config = policy.config
+        if policy is None:
+            policy = shipped_policy()
+        self.arrays = policy if isinstance(policy, ArrayPolicy) else from_torch(policy)
+        self._policy = None if isinstance(policy, ArrayPolicy) else policy
+        config = self.arrays.config
         if (select, place) != (True, True):
             config = replace(config, select=config.select and select, place=config.place and place)
-        self.policy, self.config = policy, config
+        self.config = config
         self.samples, self.seconds = samples, seconds
 
     @classmethod
     def from_path(cls, path: str | Path, *, seconds: float | None = None) -> "DopplerPlacer":
         """One with the policy of a training run, or of a checkpoint."""
-        try:
-            from doppler.policies.checkpoint import load_policy
-        except ImportError as error:
-            raise MissingExtraError(error.name or "torch", "`doppler`", extra="torch") from None
         file = Path(path)
-        return cls(load_policy(file / POLICY_FILE if file.is_dir() else file), seconds=seconds)
+        return cls(read_policy(file / POLICY_FILE if file.is_dir() else file), seconds=seconds)
+
+    @classmethod
+    def with_budget(cls, seconds: float) -> "DopplerPlacer":
+        """One with the policy that comes with the package, sampled for at most so many seconds."""
+        return cls(seconds=seconds)
+
+    def within(self, seconds: float | None) -> "DopplerPlacer":
+        """The same, sampled for at most so many seconds where it has no limit of its own."""
+        if seconds is None or self.seconds is not None:
+            return self
+        limited = copy(self)
+        limited.seconds = seconds
+        return limited
+
+    @property
+    def policy(self) -> "DualPolicy":
+        """The policy as a torch module, to be trained on: the one given, or a copy of it."""
+        if self._policy is None:
+            try:
+                from doppler.policies.checkpoint import to_torch
+            except ImportError as error:
+                raise MissingExtraError(error.name or "torch", "training", extra="torch") from None
+            self._policy = to_torch(self.arrays)
+        return self._policy
 
     def place(self, graph: Graph, topology: Topology, *, seed: int = 0) -> Assignment:
         """The best assignment by simulated makespan."""
@@ -80,13 +110,8 @@ class DopplerPlacer:
 
         The greedy one is the first. Ctrl-C ends it after those that were made.
         """
-        from doppler.policies.acting import Actor
-
         began = monotonic()
-        threads = len(cores()) or 1
-        device = str(next(self.policy.parameters()).device)
-        actor = Actor(instance, device, threads=threads)
-        scores = self.policy.scores(actor.inputs)
+        roller, weights = Roller(instance, threads=len(cores()) or 1), self.arrays.on(instance)
         graph, simulator = instance.graph, Simulator(instance.topology)
         found: list[tuple[IntArray, IntArray, FloatArray]] = []
         try:
@@ -95,9 +120,7 @@ class DopplerPlacer:
                 if found and late:
                     break
                 seeds = np.random.default_rng([seed, number]).integers(2**62, size=count)
-                played = actor.play(
-                    self.policy, scores, sampling, seeds, record=False, config=config
-                )
+                played = play(roller, weights, config, sampling, seeds, record=False)
                 full = instance.expand(played.devices)
                 found.append((played.devices, played.order, simulator.makespans(graph, full)))
         except (KeyboardInterrupt, Interrupted):
@@ -106,7 +129,7 @@ class DopplerPlacer:
         devices, order, makespans = (np.concatenate(part) for part in zip(*found, strict=True))
         return devices, order, makespans
 
-    def _batches(self) -> "list[tuple[Sampling, PolicyConfig, int]]":
+    def _batches(self) -> list[tuple[Sampling, PolicyConfig, int]]:
         """How each batch is sampled, who selects and places, and its size; the first is greedy."""
         by_rule = replace(self.config, select=False) if self.config.place else self.config
         kinds = [

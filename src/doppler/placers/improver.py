@@ -88,7 +88,7 @@ def make_chain(
         makespan=np.zeros(1),
         costs=np.zeros(len(problem.exec_s)),
     )
-    chain.cost[:] = evaluate(problem, chain, priority, scratch, quantile)
+    chain.cost[:] = evaluate(problem, chain, priority, scratch, quantile, np.inf)
     return chain
 
 

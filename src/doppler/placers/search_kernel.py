@@ -57,11 +57,12 @@ def improve(
         count = propose(n, c, num_devices)
         if count == 0:
             continue
-        cost = evaluate(p, c, priority, s, quantile)
-        change = (cost - c.cost[0]) / max(c.cost[1], 1e-300)
-        if cost <= c.cost[0] or (
-            temperature > 0.0 and np.random.random() < np.exp(-change / temperature)
-        ):
+        # Metropolis' rule, the lot drawn first: so a simulation need go no further than this.
+        limit = c.cost[0]
+        if temperature > 0.0:
+            limit -= np.log(1.0 - np.random.random()) * temperature * c.cost[1]
+        cost = evaluate(p, c, priority, s, quantile, limit)
+        if cost <= limit:
             c.cost[0] = cost
             if cost < c.cost[1]:
                 c.cost[1] = cost
@@ -72,14 +73,17 @@ def improve(
 
 
 @compiled
-def evaluate(p: Problem, c: Chain, priority: FloatArray, s: Scratch, quantile: float) -> float:
+def evaluate(
+    p: Problem, c: Chain, priority: FloatArray, s: Scratch, quantile: float, limit: float
+) -> float:
     """The cost of where a chain is: its makespan, or the mean or a quantile over the draws.
 
-    Where it runs out of memory, the fewer tasks are left the better: so search finds its way.
+    If that is above `limit` it may be any number above it that is not more. Where it runs out of
+    memory, the fewer tasks are left the better: so search finds its way.
     """
     draws = len(p.exec_s)
     for draw in range(draws):
-        run_batch(p, draw, c.devices, priority, s, c.makespan)
+        run_batch(p, draw, c.devices, priority, s, c.makespan, limit if draws == 1 else np.inf)
         c.costs[draw] = c.makespan[0]
         if c.costs[draw] == np.inf:
             c.costs[draw] = INFEASIBLE * s.counters[UNFINISHED]

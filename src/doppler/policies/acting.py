@@ -1,10 +1,9 @@
 """Actor: a policy at work on one instance."""
 
-from dataclasses import replace
-
 import numpy as np
 
 from doppler.arrays import IntArray
+from doppler.inference.acting import play
 from doppler.mdp.instance import Instance
 from doppler.mdp.rollout import NOTHING_FORCED, Roller, Rollouts, Sampling
 from doppler.policies.dual import DualPolicy, PolicyConfig, Scores
@@ -40,14 +39,8 @@ class Actor:
         """
         from doppler.mdp.kernel import Weights
 
-        config, arrays = config or policy.config, policy.arrays(scores)
-        if not config.select:
-            sampling = replace(sampling, select_temperature=0.0)
-            arrays["score"] = self.instance.tables.bottom_s
-        if not config.place:
-            sampling = replace(sampling, place_early=True)
-        weights = Weights(**arrays)
-        return self.roller.play(weights, sampling, seeds, forced=forced, record=record)
+        weights, config = Weights(**policy.arrays(scores)), config or policy.config
+        return play(self.roller, weights, config, sampling, seeds, forced=forced, record=record)
 
 
 def episode_seeds(seed: int, stage: int, number: int, count: int) -> IntArray:

@@ -1,40 +1,19 @@
 """DualPolicy: SEL and PLC over one encoder."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from doppler.errors import ConfigError, UnknownNameError
-from doppler.mdp.features import FEATURE_SETS, NUM_FEATURES
-from doppler.policies.inputs import NUM_STATE_COLUMNS, NUM_VERTEX_COLUMNS, Inputs
+from doppler.inference.config import NUM_STATE_COLUMNS, NUM_VERTEX_COLUMNS
+from doppler.inference.config import PolicyConfig as PolicyConfig
+from doppler.mdp.features import NUM_FEATURES
+from doppler.policies.inputs import Inputs
 from doppler.policies.mpnn import Encoder
 from doppler.policies.plc import Parts, Place
 from doppler.policies.sel import Select
 from doppler.policies.threads import one_thread
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyConfig:
-    """The shape of a policy."""
-
-    kind: ClassVar[str] = "doppler"
-
-    width: int = 64  # H, of all embeddings
-    rounds: int = 6  # K, of message passing
-    features: str = "default"  # device features: `paper` (App. E) or `default`
-    select: bool = True  # whether SEL selects, or the critical-path rule (Table 3)
-    place: bool = True  # whether PLC places, or the critical-path rule
-
-    def __post_init__(self) -> None:
-        if self.width < 2 or self.rounds < 0:
-            raise ConfigError("width must be at least 2, rounds not negative")
-        if not (self.select or self.place):
-            raise ConfigError("a policy must select or place", hint="that is `critical-path`")
-        if self.features not in FEATURE_SETS:
-            raise UnknownNameError("feature set", self.features, FEATURE_SETS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from doppler.inference.config import NUM_STATE_COLUMNS as NUM_STATE_COLUMNS
 from doppler.mdp.features import VERTEX_STATE
-from doppler.mdp.instance import VERTEX_FEATURES, Instance
-
-NUM_STATE_COLUMNS = len(VERTEX_STATE)
-NUM_VERTEX_COLUMNS = 2 * len(VERTEX_FEATURES) + NUM_STATE_COLUMNS
-NUM_EDGE_COLUMNS = 2
+from doppler.mdp.instance import Instance
 
 
 @dataclass(frozen=True, slots=True)

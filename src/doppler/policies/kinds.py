@@ -43,3 +43,15 @@ def for_devices(config: AnyConfig, num_devices: int) -> AnyConfig:
     if isinstance(config, PolicyConfig) or config.devices:
         return config
     return replace(config, devices=num_devices)
+
+
+def most_layers(config: AnyConfig) -> int:
+    """The most layers of one sort that a policy of that shape has weights for."""
+    if isinstance(config, PlacetoConfig):  # all rounds have the same
+        return 1
+    return max(getattr(config, name, 0) for name in ("rounds", "layers", "attention"))
+
+
+def largest(config: AnyConfig) -> int:
+    """The largest size that a policy of that shape has weights for."""
+    return max(getattr(config, name, 0) for name in ("width", "groups", "devices"))

@@ -4,7 +4,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import leaky_relu
 
-from doppler.policies.inputs import NUM_EDGE_COLUMNS, NUM_VERTEX_COLUMNS, Inputs
+from doppler.inference.config import NUM_EDGE_COLUMNS, NUM_VERTEX_COLUMNS
+from doppler.policies.inputs import Inputs
 
 
 class MessageRound(nn.Module):

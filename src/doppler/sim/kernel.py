@@ -24,6 +24,7 @@ compiled: Any = njit(cache=True, **_OPTIONS)
 inlined: Any = register_jitable(
     forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True, **_OPTIONS
 )
+BELOW = 1 - 1e-12  # bounds are rounded in another order than what they bound: stay below
 UNLIMITED = 1 << 60  # lanes of a link without a limit
 
 
@@ -42,6 +43,7 @@ class Problem(NamedTuple):
     read_tensor: IntArray  # (E,)
     whole_bytes: FloatArray  # (T,) for the memory
     exec_s: FloatArray  # (S, V, D) for each of S draws of the noise
+    order: IntArray  # (V,) topological
     transfer_s: FloatArray  # (T, L)
     transfer_factor: FloatArray  # (S, T, D), or (0, 0, 0) where all are 1
     route: IntArray  # (D, D)
@@ -76,6 +78,9 @@ class Scratch(NamedTuple):
     queue_head: IntArray  # (D,) where uncontended queues begin now
     queue: IntArray  # (N,)
     free_s: FloatArray  # (D,) when uncontended devices are free
+    load_s: FloatArray  # (D,) seconds of execs that have not started, where there is a limit
+    tail_s: FloatArray  # (V,) seconds from the end of a vertex to an exit, at least
+    least_s: FloatArray  # (1,) that the makespan takes at least, where there is a limit
     active: IntArray  # (R,) resources with capacity and a queue
     is_active: BoolArray  # (R,)
     event_s: FloatArray  # (N,) heap of ends
@@ -123,6 +128,9 @@ def make_scratch(p: Problem) -> Scratch:
         queue_head=ints(devices),
         queue=ints(tasks),
         free_s=floats(devices),
+        load_s=floats(devices),
+        tail_s=floats(vertices),
+        least_s=floats(1),
         active=ints(resources),
         is_active=np.zeros(resources, np.bool_),
         event_s=floats(tasks),
@@ -147,14 +155,17 @@ def run_batch(
     priority: FloatArray,
     s: Scratch,
     makespan_s: FloatArray,
+    limit_s: float,
 ) -> None:
     """Simulate each row of `devices` (B, V); infinity where memory never suffices.
 
-    `priority` is (1, V) for all or (B, V). Afterwards `s` holds the times of the last row, by task.
+    A makespan above `limit_s` may come out as any number above it that is not more: the simulation
+    ends as soon as the limit is out of reach. `priority` is (1, V) for all or (B, V). Afterwards
+    `s` holds the times of the last row, by task, if there was no limit.
     """
     for row in range(len(devices)):
         order = priority[min(row, len(priority) - 1)]
-        makespan_s[row] = run_one(p, draw, devices[row], order, s)
+        makespan_s[row] = run_one(p, draw, devices[row], order, s, limit_s)
 
 
 @compiled
@@ -235,9 +246,17 @@ def insert(s: Scratch, task: int, head: int, tail: int) -> None:
 
 
 @inlined
-def run_one(p: Problem, draw: int, devices: IntArray, priority: FloatArray, s: Scratch) -> float:
-    """The makespan of one assignment."""
+def run_one(
+    p: Problem, draw: int, devices: IntArray, priority: FloatArray, s: Scratch, limit_s: float
+) -> float:
+    """The makespan of one assignment; a bound of it, as soon as that is above `limit_s`."""
     s.counters[DRAW] = draw
+    s.least_s[0] = 0.0
+    limited = limit_s < np.inf
+    if limited:
+        bound_from_below(p, draw, devices, s)
+        if s.least_s[0] > limit_s:
+            return s.least_s[0]
     prepare(p, devices, priority, s)
     now, host_free_s, makespan_s = 0.0, 0.0, 0.0
     seen_head, seen_tail = 0, 0
@@ -246,12 +265,14 @@ def run_one(p: Problem, draw: int, devices: IntArray, priority: FloatArray, s: S
             make_ready(p, devices, s, v, now)
     while True:
         if p.dispatch_s == 0.0:
-            start_all(p, devices, s, now)
+            start_all(p, devices, s, now, limited)
         elif host_free_s <= now:
             task = choose(p, devices, s)
             if task >= 0:
                 host_free_s = now + p.dispatch_s
-                start(p, devices, s, task, host_free_s)
+                start(p, devices, s, task, host_free_s, limited)
+        if s.least_s[0] > limit_s:
+            return s.least_s[0]
         now = np.inf
         if s.counters[EVENTS] > 0:
             now = s.event_s[0]
@@ -274,6 +295,46 @@ def run_one(p: Problem, draw: int, devices: IntArray, priority: FloatArray, s: S
             complete(p, devices, s, s.seen_task[seen_head], now)
             seen_head += 1
     return makespan_s if s.counters[UNFINISHED] == 0 else np.inf
+
+
+@inlined
+def bound_from_below(p: Problem, draw: int, devices: IntArray, s: Scratch) -> None:
+    """What an assignment takes at least: its longest path, and the work of each device.
+
+    Also what that takes from the end of each vertex, and on each device, for `raise_bound`.
+    """
+    hop_s, longest_s = p.dispatch_s + p.completion_s, -p.dispatch_s
+    s.load_s[:] = 0.0
+    for i in range(len(p.order) - 1, -1, -1):
+        v, tail_s = p.order[i], 0.0
+        if p.is_input[v]:
+            continue
+        for o in range(p.output_ptr[v], p.output_ptr[v + 1]):
+            t = p.output_tensor[o]
+            for e in range(p.reader_ptr[t], p.reader_ptr[t + 1]):
+                r = p.reader[e]
+                source, target = devices[v], devices[r]
+                after_s = hop_s + p.exec_s[draw, r, target] + s.tail_s[r]
+                if source != target:
+                    after_s += hop_s + transfer_s(p, draw, t, p.route[source, target], target)
+                tail_s = max(tail_s, after_s)
+        s.tail_s[v] = tail_s
+        s.load_s[devices[v]] += p.exec_s[draw, v, devices[v]]
+        longest_s = max(longest_s, p.exec_s[draw, v, devices[v]] + tail_s)
+    for d in range(len(s.load_s)):
+        if s.load_s[d] > 0.0:
+            longest_s = max(longest_s, s.load_s[d] / (p.room_ptr[d + 1] - p.room_ptr[d]))
+    s.least_s[0] = (p.dispatch_s + longest_s) * BELOW
+
+
+@inlined
+def raise_bound(p: Problem, s: Scratch, task: int, device: int, duration: float) -> None:
+    """An exec starts: after it come its readers and, where there is one slot, all not started."""
+    s.load_s[device] -= duration
+    after_s = s.tail_s[task]
+    if p.room_ptr[device + 1] - p.room_ptr[device] == 1:
+        after_s = max(after_s, s.load_s[device])
+    s.least_s[0] = max(s.least_s[0], (s.end_s[task] + after_s) * BELOW)
 
 
 @inlined
@@ -384,7 +445,7 @@ def make_ready(p: Problem, devices: IntArray, s: Scratch, task: int, now: float)
             s.parked[phase] = task
             return
     elif p.eager_transfers and task >= len(devices) and s.free[s.resource[task]] >= UNLIMITED:
-        start(p, devices, s, task, now)  # nothing to queue for
+        start(p, devices, s, task, now, False)  # nothing to queue for
         return
     enqueue(s, task)
 
@@ -464,7 +525,7 @@ def can_start(p: Problem, devices: IntArray, s: Scratch, resource: int) -> bool:
 
 
 @inlined
-def start_all(p: Problem, devices: IntArray, s: Scratch, now: float) -> None:
+def start_all(p: Problem, devices: IntArray, s: Scratch, now: float, limited: bool) -> None:
     """Start everything that can start, where starting takes no time.
 
     Then the order only matters for memory, which several resources compete for.
@@ -472,7 +533,7 @@ def start_all(p: Problem, devices: IntArray, s: Scratch, now: float) -> None:
     if p.limit_memory:
         task = choose(p, devices, s)
         while task >= 0:
-            start(p, devices, s, task, now)
+            start(p, devices, s, task, now, limited)
             task = choose(p, devices, s)
         return
     for i in range(s.counters[ACTIVE]):
@@ -480,7 +541,7 @@ def start_all(p: Problem, devices: IntArray, s: Scratch, now: float) -> None:
         s.is_active[resource] = False
         while s.free[resource] > 0 and s.queue_size[resource] > 0:
             s.free[resource] -= 1
-            start(p, devices, s, pop(s, resource), now)
+            start(p, devices, s, pop(s, resource), now, limited)
     s.counters[ACTIVE] = 0
 
 
@@ -517,7 +578,9 @@ def transfer_s(p: Problem, draw: int, tensor: int, link: int, target: int) -> fl
 
 
 @inlined
-def start(p: Problem, devices: IntArray, s: Scratch, task: int, begin_s: float) -> None:
+def start(
+    p: Problem, devices: IntArray, s: Scratch, task: int, begin_s: float, limited: bool
+) -> None:
     """Begin a task, at `begin_s` or when there is room, and schedule its end."""
     vertices = len(devices)
     if task < vertices:
@@ -531,6 +594,8 @@ def start(p: Problem, devices: IntArray, s: Scratch, task: int, begin_s: float) 
     end = begin_s + duration
     s.begin_s[task] = begin_s
     s.end_s[task] = end
+    if limited and task < vertices:
+        raise_bound(p, s, task, devices[task], duration)
     i = s.counters[EVENTS]
     s.counters[EVENTS] = i + 1
     while i > 0:

@@ -50,7 +50,7 @@ class Simulator:
         scratch, makespan = make_scratch(problem), np.zeros(1)
         priority = self._priority(graph, assignment, seed)
         row = assignment.devices.reshape(1, -1).copy()
-        run_batch(problem, 0, row, priority, scratch, makespan)
+        run_batch(problem, 0, row, priority, scratch, makespan, np.inf)
         if np.isinf(makespan[0]):
             # The readable twin stops at the same place and can say why.
             return ReferenceSimulator(self.topology, self.config).run(graph, assignment, seed)
@@ -88,7 +88,8 @@ class Simulator:
                 run_uncontended_batch(problem, 0, table[part], scratch, makespan[part])
                 return
             rows = priority if len(priority) == 1 else priority[part]
-            run_batch(problem, 0, table[part], rows, make_scratch(problem), makespan[part])
+            scratch = make_scratch(problem)
+            run_batch(problem, 0, table[part], rows, scratch, makespan[part], np.inf)
 
         if len(table) < MIN_BATCH:
             if len(table):
@@ -196,6 +197,7 @@ class Simulator:
         produced = ~graph.is_input[graph.tensor_producer]
         fixed = {
             "is_input": graph.is_input,
+            "order": graph.topological_order,
             "level": np.maximum(depths(graph), 0),
             "num_reads": np.bincount(
                 graph.edge_reader[~graph.is_input[graph.tensor_producer[graph.edge_tensor]]],

@@ -12,14 +12,17 @@ from doppler.assignment import Assignment, read_assignment
 from doppler.errors import ConfigError, Interrupted
 from doppler.executor import Executor
 from doppler.graph.graph import Graph
+from doppler.inference.checkpoint import shipped_bytes, shipped_policy
 from doppler.placers.doppler import POLICY_FILE, DopplerPlacer
 from doppler.placers.learned import LearnedPlacer
 from doppler.policies.baseline import BaselinePolicy
-from doppler.policies.checkpoint import load_any
+from doppler.policies.checkpoint import load_any, to_torch
+from doppler.policies.dual import PolicyConfig
 from doppler.policies.kinds import Policy, for_devices
 from doppler.topology.topology import Topology
 from doppler.training.config import TrainConfig
 from doppler.training.manifest import Manifest, distinct
+from doppler.training.recipe import Recipe
 from doppler.training.run import (
     MakeExecutor,
     Run,
@@ -33,7 +36,8 @@ from doppler.training.run_dir import BEST, BEST_FILES
 from doppler.training.trainer import Trainer
 
 Trained = DopplerPlacer | LearnedPlacer
-Start = Trained | str | Path  # a trained placer, a run or a checkpoint
+Start = Trained | str | Path  # a trained placer, a run or a checkpoint; or, as text:
+PRETRAINED = "pretrained"  # the policy that comes with the package
 
 
 def train(
@@ -127,6 +131,27 @@ def make_manifest(
     )
 
 
+def pretraining(
+    recipe: Recipe, config: TrainConfig, *, start: Start | None = None, command: str = ""
+) -> Manifest:
+    """What a pretraining is started with: the problems that the recipe draws."""
+    if start is not None:
+        config = replace(config, policy=starting_policy(start).config)
+    if not isinstance(config.policy, PolicyConfig):
+        raise ConfigError(
+            f"policy `{config.policy.kind}` cannot be pretrained: it is for one number of devices",
+            hint="train it on one machine: dop train",
+        )
+    recipe, drawn = recipe.draw()
+    return Manifest(
+        config=config,
+        recipe=recipe,
+        problems=drawn,
+        command=command,
+        parent=None if start is None else describe(start),
+    )
+
+
 def executors(stack: ExitStack, executor: Executor | None = None) -> MakeExecutor:
     """What gives a run its executor: this one, or an engine that is closed with the stack."""
 
@@ -155,30 +180,35 @@ def executors(stack: ExitStack, executor: Executor | None = None) -> MakeExecuto
 
 def starting_assignments(start: Start) -> list[Assignment]:
     """The best assignments of a run to go on from."""
-    if not isinstance(start, (str, Path)) or not Path(start).is_dir():
+    if not isinstance(start, (str, Path)) or start == PRETRAINED or not Path(start).is_dir():
         return []
     return [read_assignment(file) for file in sorted((Path(start) / BEST).glob(BEST_FILES))]
 
 
 def starting_policy(start: Start) -> Policy:
     """The policy to go on from: a copy."""
+    if start == PRETRAINED:
+        return to_torch(shipped_policy())
     return load_any(_file(start)) if isinstance(start, (str, Path)) else deepcopy(start.policy)
 
 
 def placer_of(policy: Policy) -> Trained:
     """The placer that places by a policy."""
-    if isinstance(policy, BaselinePolicy):
-        return LearnedPlacer(policy)
-    return DopplerPlacer(policy)
+    return LearnedPlacer(policy) if isinstance(policy, BaselinePolicy) else DopplerPlacer(policy)
 
 
 def describe(start: Start) -> dict[str, Any]:
     """JSON values: where a policy to go on from is."""
     if not isinstance(start, (str, Path)):
         return {"path": None}
+    if start == PRETRAINED:
+        return {"path": PRETRAINED, "digest": _digest(shipped_bytes())}
     file = _file(start)
-    digest = hashlib.sha256(file.read_bytes()).hexdigest()
-    return {"path": str(file.resolve()), "digest": f"sha256:{digest}"}
+    return {"path": str(file.resolve()), "digest": _digest(file.read_bytes())}
+
+
+def _digest(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
 def _file(path: str | Path) -> Path:

@@ -1,8 +1,9 @@
 """Exercise: one graph on one topology that a policy is trained on."""
 
-from collections.abc import Sequence
-from math import inf
-from typing import Any
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from math import inf, isfinite
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from doppler.arrays import FloatArray, IntArray
 from doppler.assignment import Assignment
 from doppler.executor import Executor
 from doppler.graph.graph import Graph
-from doppler.mdp.instance import make_instance
+from doppler.mdp.instance import Instance, make_instance
 from doppler.mdp.rollout import Rollouts
 from doppler.placers.base import cores
 from doppler.placers.bounds import lower_bounds
@@ -21,15 +22,19 @@ from doppler.sim.simulator import Simulator
 from doppler.topology.topology import Topology
 from doppler.trace import Trace
 from doppler.training.config import TrainConfig
-from doppler.training.expert import Expert
+from doppler.training.expert import Expert, Pool
 from doppler.training.measuring import Bench, Measured
 from doppler.training.prediction import Predictor
 
+Value = TypeVar("Value")
 OUT_OF_MEMORY = 2.0  # makespans that cannot run count as so many times the worst that can
 
 
 class Exercise:
-    """A graph on a topology, and what training has found out about it."""
+    """A graph on a topology, and what training has found out about it.
+
+    What takes a while to make, such as the expert, is made when it is first needed.
+    """
 
     def __init__(
         self,
@@ -43,13 +48,9 @@ class Exercise:
         """Stage III needs the executor; `starts` are what it may begin with, the best first."""
         self.graph, self.topology, self.config = graph, topology, config
         self.threads = config.threads or len(cores()) or 1
-        self.see(topology)
         self.simulator = Simulator(topology, config.sim_config)
-        self.bound_s = lower_bounds(graph, topology).best_s
-        self.expert: Expert | None = None
-        policy, has_expert = config.policy, config.sim.expert is not None and "sim" in config.stages
-        if isinstance(policy, PolicyConfig) and policy.place and has_expert:
-            self.expert = Expert(graph, topology, config, self.threads)
+        self._view: Any = None  # of a baseline, once it is asked for
+        self._pool: Pool | None = None  # of a checkpoint: the expert's, once there is one
         self.starts = list(starts)
         self.bench: Bench | None = None
         if executor is not None and "real" in config.stages:
@@ -61,11 +62,40 @@ class Exercise:
         self.best_devices = np.where(graph.is_input, -1, 0)
         self.best_order: IntArray | None = None
 
+    @cached_property
+    def instance(self) -> Instance:
+        """What the policy sees."""
+        return make_instance(self.graph, self.topology)
+
+    @cached_property
+    def actor(self) -> Actor:
+        """What lets a policy play."""
+        return Actor(self.instance, self.config.device, threads=self.threads)
+
+    @cached_property
+    def bound_s(self) -> float:
+        """A lower bound of the makespan of any assignment."""
+        return lower_bounds(self.graph, self.topology).best_s
+
+    @cached_property
+    def expert(self) -> Expert | None:
+        """The expert of Stage II, if it has one."""
+        config, policy = self.config, self.config.policy
+        if config.sim.expert is None or "sim" not in config.stages:
+            return None
+        if not isinstance(policy, PolicyConfig) or not policy.place:
+            return None
+        return Expert(self.graph, self.topology, config, self.threads, self._pool)
+
+    def prepare(self) -> None:
+        """Make all that training needs now, so that no update has to."""
+        _ = self.actor, self.bound_s, self.expert
+
     def see(self, topology: Topology) -> None:
         """Let the policy see the costs of this topology."""
         self.instance = make_instance(self.graph, topology)
         self.actor = Actor(self.instance, self.config.device, threads=self.threads)
-        self._view: Any = None
+        self._view = None
 
     def view(self, policy: BaselinePolicy) -> Any:
         """What a baseline reads of the instance, made once."""
@@ -149,6 +179,37 @@ class Exercise:
             graph=self.graph.digest(),
         )
 
+    def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """All that changes in training, as named arrays and JSON values."""
+        arrays: dict[str, Any] = {"best": self.best_devices}
+        if self.best_order is not None:
+            arrays["order"] = self.best_order
+        expert = self.__dict__.get("expert")  # one that is not made yet has nothing to tell
+        pool = self._pool if expert is None else expert.pool
+        if pool is not None:
+            arrays |= {"pool": pool.devices, "costs": pool.costs_s}
+        arrays |= {f"start.{k}": start.devices for k, start in enumerate(self.starts)}
+        numbers: dict[str, Any] = {"mean_s": self.mean_s, "episodes": self.episodes}
+        if self.bench is not None:
+            measured, numbers["real"] = self.bench.state()
+            arrays |= {f"real.{k}": v for k, v in measured.items()}
+        return arrays, numbers | {"best_s": self.best_s if isfinite(self.best_s) else None}
+
+    def load_state(self, arrays: Mapping[str, Any], numbers: Mapping[str, Any]) -> None:
+        """Go on where `state` was taken."""
+        self.mean_s, self.episodes = numbers["mean_s"], numbers["episodes"]
+        self.best_s = inf if numbers["best_s"] is None else numbers["best_s"]
+        self.best_devices, self.best_order = arrays["best"], arrays.get("order")
+        if self.config.sim.expert is not None and "pool" in arrays:
+            self._pool = Pool(self.config.sim.expert.pool, self.graph.num_vertices)
+            self._pool.devices, self._pool.costs_s = arrays["pool"], arrays["costs"]
+            if (expert := self.__dict__.get("expert")) is not None:
+                expert.pool = self._pool
+        starts = under("start.", arrays)
+        self.starts = [Assignment(starts[str(k)]) for k in range(len(starts))]
+        if self.bench is not None:
+            self.bench.load_state(under("real.", arrays), numbers["real"])
+
     def _predictor(self) -> Predictor:
         return Predictor(
             self.graph,
@@ -167,3 +228,8 @@ class Exercise:
         runs = np.isfinite(makespans)
         worst = makespans[runs].max() if runs.any() else max(self.bound_s, self.mean_s)
         return np.where(runs, makespans, OUT_OF_MEMORY * worst)
+
+
+def under(prefix: str, values: Mapping[str, Value]) -> dict[str, Value]:
+    """Those whose names begin with the prefix, by the rest of their names."""
+    return {k.removeprefix(prefix): v for k, v in values.items() if k.startswith(prefix)}

@@ -35,15 +35,24 @@ class Pool:
 class Expert:
     """Expert iteration on one graph: search from the policy's samples, and remember."""
 
-    def __init__(self, graph: Graph, topology: Topology, config: TrainConfig, threads: int) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        topology: Topology,
+        config: TrainConfig,
+        threads: int,
+        pool: Pool | None = None,
+    ) -> None:
+        """`pool` is one to go on with; without it, the heuristics fill a new one."""
         assert config.sim.expert is not None
         self.config, self.seed, self.threads = config.sim.expert, config.seed, threads
         self.improver = Improver(
             graph, topology, config.sim_config, draws=config.draws, seed=config.seed
         )
-        self.pool = Pool(self.config.pool, graph.num_vertices)
-        starts = np.array(starting_points(graph, topology, config.seed))
-        self.pool.add(starts, self.improver.costs_s(starts))
+        self.pool = pool or Pool(self.config.pool, graph.num_vertices)
+        if pool is None:
+            starts = np.array(starting_points(graph, topology, config.seed))
+            self.pool.add(starts, self.improver.costs_s(starts))
 
     @property
     def best_s(self) -> float:

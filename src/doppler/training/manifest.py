@@ -17,10 +17,13 @@ from doppler.topology.io import read_topology, write_topology
 from doppler.topology.topology import Topology
 from doppler.training.config import TrainConfig
 from doppler.training.config_io import config_from, config_to
+from doppler.training.problems import Problem
+from doppler.training.recipe import Recipe, recipe_from, recipe_to
 
 FORMAT, VERSION = "doppler-run", 1
 FILE = "config.json"
 GRAPHS, TOPOLOGIES = "graphs", "topologies"
+RECIPE = "recipe"
 MAX_NAME = 80  # characters of a file's name
 
 Named = TypeVar("Named", Graph, Topology)
@@ -28,11 +31,16 @@ Named = TypeVar("Named", Graph, Topology)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """All that a run was started with. Every graph is trained on every topology."""
+    """All that a run was started with.
+
+    Every graph is trained on every topology; or a recipe draws problems, which are not copied.
+    """
 
     config: TrainConfig
-    graphs: tuple[Graph, ...]  # no two of one name
-    topologies: tuple[Topology, ...]
+    graphs: tuple[Graph, ...] = ()  # no two of one name
+    topologies: tuple[Topology, ...] = ()
+    recipe: Recipe | None = None  # of a pretraining, with its digest
+    problems: tuple[Problem, ...] = ()  # that it draws
     command: str = ""  # that started it
     parent: Mapping[str, Any] | None = None  # where the policy came from that it started with
     run_id: str = field(default_factory=lambda: token_hex(8))
@@ -40,6 +48,8 @@ class Manifest:
     @property
     def pairs(self) -> list[tuple[Graph, Topology]]:
         """What the policy is trained on."""
+        if self.recipe is not None:
+            return [(problem.graph, problem.topology) for problem in self.problems]
         return list(product(self.graphs, self.topologies))
 
     def files(self) -> dict[str, list[str]]:
@@ -56,7 +66,7 @@ class Manifest:
         """JSON values: where a policy of this run comes from."""
         from doppler import __version__
 
-        return {
+        values = {
             "doppler": __version__,
             "run": self.run_id,
             "command": self.command,
@@ -64,13 +74,15 @@ class Manifest:
             "graphs": [{"name": g.name, "digest": g.digest()} for g in self.graphs],
             "topologies": [{"name": t.name} for t in self.topologies],
         }
+        return values if self.recipe is None else values | {RECIPE: recipe_to(self.recipe)}
 
 
 def write_manifest(manifest: Manifest, folder: Path) -> None:
     """Write copies of graphs and topologies, then config.json: a folder with that is a run."""
     document: dict[str, Any] = {"format": FORMAT, "version": VERSION} | manifest.provenance()
     for key, files in manifest.files().items():
-        (folder / key).mkdir(exist_ok=True)
+        if files:
+            (folder / key).mkdir(exist_ok=True)
         for row, file in zip(document[key], files, strict=True):
             row["file"] = file
     for graph, file in zip(manifest.graphs, manifest.files()[GRAPHS], strict=True):
@@ -88,7 +100,8 @@ def read_manifest(folder: Path) -> Manifest:
     document = parse_json(read_text(folder / FILE), source)
     check_header(document, format_name=FORMAT, version=VERSION, source=source)
     keys = ("doppler", "run", "command", "parent", GRAPHS, TOPOLOGIES, "config")
-    check_keys(document, required=("format", "version", *keys), source=source)
+    required = ("format", "version", *keys)
+    check_keys(document, required=required, optional=(RECIPE,), source=source)
     config = document["config"]
     if not isinstance(config, dict):
         raise FormatError(f"{source}: `config` must be an object")
@@ -100,10 +113,13 @@ def read_manifest(folder: Path) -> Manifest:
                 hint="put that one back, or start a new run with --from",
             )
     rows = _rows(document, TOPOLOGIES, source)
+    recipe = recipe_from(document[RECIPE], source) if RECIPE in document else None
     return Manifest(
         config=config_from(config, TrainConfig(), source=source),
         graphs=graphs,
         topologies=tuple(read_topology(folder / row["file"]) for row in rows),
+        recipe=recipe,
+        problems=() if recipe is None else recipe.draw_again(),
         command=str(document["command"]),
         parent=document["parent"] if isinstance(document["parent"], dict) else None,
         run_id=str(document["run"]),

@@ -1,7 +1,7 @@
 """Metrics of a run: a line of JSON per update, and TensorBoard or Weights & Biases if wanted."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from importlib import import_module
@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from doppler.errors import MissingExtraError
 from doppler.training.trainer import Progress, RealProgress
+from doppler.training.validation import FamilyGap
 
 FILE = "metrics.jsonl"
 EVENTS = "tensorboard"  # folder of its events
@@ -38,9 +39,12 @@ class MetricsFile:
         end = sum(len(line) for _, line in zip(range(steps), self._file, strict=False))
         self._file.truncate(end)
 
-    def write(self, step: int, progress: Progress) -> None:
-        """Append the line of an update."""
-        self._file.write(json.dumps(row(step, progress), allow_nan=False).encode() + b"\n")
+    def write(self, step: int, progress: Progress, gaps: Sequence[FamilyGap] = ()) -> None:
+        """Append the line of an update, with what validation said after it if there was one."""
+        values = row(step, progress)
+        if gaps:
+            values["validation"] = [asdict(one) for one in gaps]
+        self._file.write(json.dumps(values, allow_nan=False).encode() + b"\n")
         self._file.flush()
 
     def close(self) -> None:
@@ -131,13 +135,19 @@ class Thinned:
         self.plots = plots
         self._last: dict[tuple[str, str], float] = {}
 
-    def log(self, step: int, progress: Progress) -> None:
-        """Plot an update, unless the last one of its exercise was a moment ago."""
-        key, now = (progress.stage, progress.exercise), monotonic()
+    def log(self, step: int, progress: Progress, *, together: bool = False) -> None:
+        """Plot an update, unless the last one of its exercise was a moment ago.
+
+        Where there are many exercises, plot all `together` as one.
+        """
+        key, now = (progress.stage, "" if together else progress.exercise), monotonic()
         if not self.plots or now - self._last.get(key, -PAUSE_S) < PAUSE_S:
             return
         self._last[key] = now
-        scalars = scalars_of(progress)
+        self.send(step, scalars_of_all(progress) if together else scalars_of(progress))
+
+    def send(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Plot numbers at once."""
         for plots in self.plots:
             plots.log(step, scalars)
 
@@ -158,3 +168,19 @@ def scalars_of(progress: Progress) -> dict[str, float]:
     prefix = f"{progress.stage}/{progress.exercise}"
     named = {f"{prefix}/{name}": value for name, value in values.items() if isfinite(value)}
     return named | {f"{progress.stage}/lr": progress.lr}
+
+
+def scalars_of_all(progress: Progress) -> dict[str, float]:
+    """The numbers that are plotted where exercises are not told apart, by `stage/name`.
+
+    `lag` is how far the episodes are, on average, behind the best of their exercise.
+    """
+    lag = progress.mean_s / progress.best_s - 1
+    values = {"loss": progress.loss, "lr": progress.lr, "lag": lag}
+    return {f"{progress.stage}/{name}": v for name, v in values.items() if isfinite(v)}
+
+
+def scalars_of_gaps(gaps: Sequence[FamilyGap]) -> dict[str, float]:
+    """The numbers of a validation that are plotted, by `validation/family/name`."""
+    names = ("mean_gap", "p95_gap", "bound_gap", "wins", "failures")
+    return {f"validation/{g.family}/{name}": getattr(g, name) for g in gaps for name in names}

@@ -17,7 +17,7 @@ from doppler.errors import ConfigError, Interrupted
 from doppler.executor import Executor
 from doppler.graph.builder import GraphBuilder
 from doppler.placers.bounds import gap
-from doppler.policies.dual import PolicyConfig
+from doppler.policies.dual import DualPolicy, PolicyConfig
 from doppler.policies.kinds import Policy
 from doppler.training.config_io import config_to
 from doppler.training.manifest import Manifest
@@ -28,10 +28,12 @@ from doppler.training.metrics import (
     Thinned,
     WeightsAndBiases,
     require_wandb,
+    scalars_of_gaps,
     tensorboard,
 )
 from doppler.training.run_dir import RunDir, Tally, explained
 from doppler.training.trainer import Progress, Trainer
+from doppler.training.validation import FamilyGap, Pace, Validation, make_validation
 
 SAVE_EVERY_S = 30.0
 MakeExecutor = Callable[[Manifest], Executor | None]  # for a run's Stage III
@@ -79,11 +81,17 @@ class Run:
         *,
         save_every_s: float,
         wandb: bool,
+        validation: Validation | None = None,
     ) -> None:
         """Made by `start_run` or `resume_run`; the directory is the run's from here on."""
         self.manifest, self.directory, self.trainer = manifest, directory, trainer
         self.tally, self.save_every_s = tally, save_every_s
-        self.labels = [exercise.label for exercise in trainer.exercises]  # without variants
+        recipe = manifest.recipe
+        # Those that are shown one by one: without variants, or problems that were drawn.
+        self.labels = [e.label for e in trainer.exercises] if recipe is None else []
+        self.validation = validation
+        self.gaps: tuple[FamilyGap, ...] = ()  # of the last validation
+        self._pace = Pace(0.0 if recipe is None else recipe.validate_every_s)
         self.finished = False
         path = directory.path
         plots: list[Plots] = []
@@ -157,16 +165,30 @@ class Run:
             for exercise, path in zip(exercises, self.directory.best_files(exercises), strict=True)
         ]
 
+    def validate(self) -> tuple[FamilyGap, ...]:
+        """How the policy does now on the validation problems, if there are any."""
+        policy = self.trainer.policy
+        if self.validation is not None and isinstance(policy, DualPolicy):
+            self.gaps = self.validation.measure(policy)
+        return self.gaps
+
     def _log(self, progress: Progress, seconds: float) -> None:
         tally, name = self.tally, progress.exercise
         batch: int = getattr(self.manifest.config, progress.stage).batch
         tally.steps += 1
         tally.episodes[name] = tally.episodes.get(name, 0) + batch
         tally.seconds[name] = tally.seconds.get(name, 0.0) + seconds
+        gaps: tuple[FamilyGap, ...] = ()
+        if self._pace.is_due(progress.seconds, at_the_end=self.trainer.is_finished):
+            gaps = self.validate()
         self._broken = True
         with explained(self.directory.path):
-            self._metrics.write(tally.steps, progress)
-            if name in self.labels:
+            self._metrics.write(tally.steps, progress, gaps)
+            if gaps:
+                self._plots.send(tally.steps, scalars_of_gaps(gaps))
+            if self.manifest.recipe is not None:
+                self._plots.log(tally.steps, progress, together=True)
+            elif name in self.labels:
                 self._plots.log(tally.steps, progress)
         self._broken = False
 
@@ -205,12 +227,21 @@ def start_run(
     try:
         warm_up(manifest)
         trainer = Trainer(
-            manifest.pairs, manifest.config, policy=policy, executor=executor, starts=starts
+            *(manifest.pairs, manifest.config),
+            policy=policy,
+            executor=executor,
+            starts=starts,
+            lazy=manifest.recipe is not None,
         )
-        tally = Tally()
+        tally, validation = Tally(), _validation(manifest, path)
         directory.save(trainer, tally, manifest)
         directory.write_manifest(manifest)
-        return Run(manifest, directory, trainer, tally, save_every_s=save_every_s, wandb=wandb)
+        return Run(
+            *(manifest, directory, trainer, tally),
+            save_every_s=save_every_s,
+            wandb=wandb,
+            validation=validation,
+        )
     except BaseException:
         directory.discard()
         raise
@@ -232,12 +263,22 @@ def resume_run(
         check_device(manifest.config.device)
         executor = None if make_executor is None else make_executor(manifest)
         warm_up(manifest)
-        trainer = Trainer(manifest.pairs, manifest.config, executor=executor)
+        lazy = manifest.recipe is not None
+        trainer = Trainer(manifest.pairs, manifest.config, executor=executor, lazy=lazy)
         tally = directory.load(trainer)
-        return Run(manifest, directory, trainer, tally, save_every_s=save_every_s, wandb=wandb)
+        return Run(
+            *(manifest, directory, trainer, tally),
+            save_every_s=save_every_s,
+            wandb=wandb,
+            validation=_validation(manifest, path),
+        )
     except BaseException:
         directory.close()
         raise
+
+
+def _validation(manifest: Manifest, path: Path) -> Validation | None:
+    return None if manifest.recipe is None else make_validation(manifest.recipe, path)
 
 
 def warm_up(manifest: Manifest) -> None:
@@ -262,7 +303,7 @@ def warm_up(manifest: Manifest) -> None:
         seconds=None,
         variants=0,
     )
-    for _ in Trainer([(builder.build(), manifest.topologies[0])], small).run():
+    for _ in Trainer([(builder.build(), manifest.pairs[0][1])], small).run():
         pass
 
 

@@ -3,7 +3,9 @@
 ```text
 runs/x/
 ├── config.json                      what it was started with, written last when a run begins
-├── graphs/ topologies/              copies, so that a run needs nothing else to go on
+├── graphs/ topologies/              copies, so that a run needs nothing else to go on; of a
+│                                    pretraining, the recipe in config.json is enough
+├── validation.json                  of a pretraining: what is known of the validation problems
 ├── metrics.jsonl                    a line per update
 ├── tensorboard/                     events, where TensorBoard is installed
 ├── state.safetensors                all that changes in training: what `--resume` reads
@@ -123,13 +125,16 @@ class RunDir:
 
     def write_derived(self, trainer: Trainer, tally: Tally, manifest: Manifest) -> None:
         """Write the policy, and those best assignments that are new, with their traces."""
-        exercises = trainer.exercises
+        exercises, drawn = trainer.exercises, manifest.recipe is not None
         history = manifest.provenance() | {
-            "episodes": tally.episodes,
+            "episodes": sum(tally.episodes.values()) if drawn else tally.episodes,
             "seconds": trainer.seconds,
-            "best_s": {e.label: e.best_s for e in exercises if isfinite(e.best_s)},
         }
+        if not drawn:
+            history["best_s"] = {e.label: e.best_s for e in exercises if isfinite(e.best_s)}
         save_policy(trainer.policy, self.path / POLICY_FILE, history)
+        if drawn:  # nobody asks for the best assignments of problems that were drawn
+            return
         for exercise, path in zip(exercises, self.best_files(exercises), strict=True):
             if isfinite(exercise.best_s) and self._best_s.get(exercise.label) != exercise.best_s:
                 _write_best(exercise, path)
@@ -165,7 +170,7 @@ def _check_absent(path: Path) -> None:
     if (path / manifests.FILE).is_file():
         raise ConfigError(
             f"`{path}` holds a training run already",
-            hint=f"go on with it: dop train --resume -o {path}; or choose another directory",
+            hint=f"go on with it: {_how_to_resume(path)}; or choose another directory",
         )
     if path.is_dir() and any(found.name != LOCK_FILE for found in path.iterdir()):
         raise ConfigError(f"`{path}` is not empty", hint="choose another directory")
@@ -196,8 +201,21 @@ def explained(path: Path) -> Iterator[None]:
         what = error.message if isinstance(error, FormatError) else _what(error, path)
         hint = "make room, or see that you may write there"
         if (path / STATE_FILE).is_file():
-            hint += f"; the last checkpoint is whole, then: dop train --resume -o {path}"
+            hint += f"; the last checkpoint is whole, then: {_how_to_resume(path)}"
         raise TrainingError(what, hint=hint) from None
+
+
+def is_pretraining(path: Path) -> bool:
+    """Whether a directory is that of a run that draws its problems."""
+    try:
+        document = json.loads((path / manifests.FILE).read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(document, dict) and manifests.RECIPE in document
+
+
+def _how_to_resume(path: Path) -> str:
+    return f"dop {'pretrain' if is_pretraining(path) else 'train'} --resume -o {path}"
 
 
 def _what(error: OSError, path: Path) -> str:

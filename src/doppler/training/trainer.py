@@ -2,9 +2,8 @@
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import asdict, dataclass, replace
-from math import inf, isfinite
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +19,7 @@ from doppler.policies.threads import one_thread
 from doppler.topology.topology import Topology
 from doppler.training.baseline import imitate_rule, refine_baseline, reinforce_baseline
 from doppler.training.config import TrainConfig
-from doppler.training.exercise import Exercise
+from doppler.training.exercise import Exercise, under
 from doppler.training.imitation import imitate
 from doppler.training.measuring import Measured
 from doppler.training.per_step import reinforce_by_steps
@@ -28,7 +27,6 @@ from doppler.training.real import refine
 from doppler.training.reinforce import between, reinforce
 from doppler.training.variants import vary
 
-Value = TypeVar("Value")
 Update = Callable[[Any, Exercise, TrainConfig, float, int], tuple[Tensor, FloatArray]]
 UPDATES: dict[str, Update] = {"imitation": imitate, "sim": reinforce, "real": refine}
 BASELINE_UPDATES: dict[str, Update] = {
@@ -78,8 +76,11 @@ class Trainer:
         policy: Policy | None = None,
         executor: Executor | None = None,
         starts: Sequence[Assignment] = (),
+        lazy: bool = False,
     ) -> None:
         """`policy` is one to go on from; its shape replaces the config's.
+
+        What an exercise needs is made at once; where it is `lazy`, when its first turn comes.
 
         Stage III runs assignments on `executor`, first of all those `starts` that are for the
         graph at hand.
@@ -113,6 +114,9 @@ class Trainer:
             for number in range(config.variants)
             for graph, topology in pairs
         ]
+        if not lazy:
+            for exercise in self.all_exercises:
+                exercise.prepare()
         self.stage = 0  # index of the stage under way
         self.update = 0  # updates done in it
         self.seconds = 0.0  # of training so far
@@ -145,6 +149,12 @@ class Trainer:
             return BASELINE_UPDATES[stage]
         per_step = stage == "sim" and self.config.sim.messages == "step"
         return reinforce_by_steps if per_step else UPDATES[stage]
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether no update is left."""
+        last = len(self.config.stages) - 1
+        return self.stage > last or (self.stage == last and self.share() >= 1.0)
 
     @property
     def all_exercises(self) -> list[Exercise]:
@@ -215,28 +225,17 @@ class Trainer:
             "exercises": [],
         }
         for i, exercise in enumerate(self.all_exercises):
-            kept: dict[str, Any] = {"best": exercise.best_devices}
-            if exercise.best_order is not None:
-                kept["order"] = exercise.best_order
-            if exercise.expert is not None:
-                kept["pool"] = exercise.expert.pool.devices
-                kept["costs"] = exercise.expert.pool.costs_s
-            numbers: dict[str, Any] = {"mean_s": exercise.mean_s, "episodes": exercise.episodes}
-            kept |= {f"start.{k}": start.devices for k, start in enumerate(exercise.starts)}
-            if exercise.bench is not None:
-                measured, numbers["real"] = exercise.bench.state()
-                kept |= {f"real.{k}": v for k, v in measured.items()}
-            tensors |= {f"exercise.{i}.{k}": torch.tensor(v) for k, v in kept.items()}
-            best_s = exercise.best_s if isfinite(exercise.best_s) else None
-            values["exercises"].append(numbers | {"best_s": best_s})
+            arrays, numbers = exercise.state()
+            tensors |= {f"exercise.{i}.{k}": torch.tensor(v) for k, v in arrays.items()}
+            values["exercises"].append(numbers)
         return {k: v.contiguous().clone() for k, v in tensors.items()}, values
 
     def load_state(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
         """Go on where `state` was taken: bit for bit, where no budget in seconds is set."""
-        self.policy.load_state_dict(_under("policy.", tensors))
+        self.policy.load_state_dict(under("policy.", tensors))
         self.policy.to(self.config.device)
         kept = self.optimizer.state_dict()
-        for name, tensor in _under("optimizer.", tensors).items():
+        for name, tensor in under("optimizer.", tensors).items():
             number, _, key = name.partition(".")
             kept["state"].setdefault(int(number), {})[key] = tensor
         self.optimizer.load_state_dict(kept)
@@ -245,17 +244,8 @@ class Trainer:
         for i, (exercise, numbers) in enumerate(
             zip(self.all_exercises, values["exercises"], strict=True)
         ):
-            arrays = {k: v.numpy() for k, v in _under(f"exercise.{i}.", tensors).items()}
-            exercise.mean_s, exercise.episodes = numbers["mean_s"], numbers["episodes"]
-            exercise.best_s = inf if numbers["best_s"] is None else numbers["best_s"]
-            exercise.best_devices, exercise.best_order = arrays["best"], arrays.get("order")
-            if exercise.expert is not None:
-                exercise.expert.pool.devices = arrays["pool"]
-                exercise.expert.pool.costs_s = arrays["costs"]
-            starts = _under("start.", arrays)
-            exercise.starts = [Assignment(starts[str(k)]) for k in range(len(starts))]
-            if exercise.bench is not None:
-                exercise.bench.load_state(_under("real.", arrays), numbers["real"])
+            arrays = under(f"exercise.{i}.", tensors)
+            exercise.load_state({k: v.numpy() for k, v in arrays.items()}, numbers)
 
 
 def _fits(start: Assignment, graph: Graph, topology: Topology) -> bool:
@@ -265,7 +255,3 @@ def _fits(start: Assignment, graph: Graph, topology: Topology) -> bool:
     except AssignmentError:
         return False
     return start.topology in ("", topology.name)
-
-
-def _under(prefix: str, tensors: dict[str, Value]) -> dict[str, Value]:
-    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}

@@ -1,0 +1,197 @@
+"""`dop pretrain`: a policy for graphs and machines it has not seen."""
+
+import shlex
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from doppler.cli.options import AsJson
+from doppler.cli.output import note, percent, print_json, seconds, showing_progress, stdout
+from doppler.errors import ConfigError, Interrupted
+
+if TYPE_CHECKING:
+    from doppler.training.config import TrainConfig
+    from doppler.training.run import Run
+
+SECONDS = 7200.0
+
+
+def pretrain(
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="DIR", help="Directory of the run.")
+    ],
+    problems: Annotated[
+        int | None, typer.Option(min=1, help="To train on, turn by turn. Default: 256.")
+    ] = None,
+    max_vertices: Annotated[
+        int | None, typer.Option(min=1, help="Of their graphs, at most. Default: 300.")
+    ] = None,
+    budget: Annotated[
+        float | None,
+        typer.Option("--seconds", metavar="S", help=f"Train for so long. Default: {SECONDS:.0f}."),
+    ] = None,
+    validation: Annotated[
+        int | None, typer.Option(min=0, help="Problems to measure the policy by. Default: 24.")
+    ] = None,
+    validate_every: Annotated[
+        float | None,
+        typer.Option("--validate-every", min=0.0, metavar="S", help="Default: 60 seconds."),
+    ] = None,
+    evaluations: Annotated[
+        int | None,
+        typer.Option(min=1, help="Of the search that they are compared with. Default: 20000."),
+    ] = None,
+    without: Annotated[
+        str | None,
+        typer.Option(metavar="A,B", help="Families to leave out, each with its whole group."),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of everything random.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="For episodes, simulation and search.")
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(metavar="cpu|cuda", help="Where the networks compute.")
+    ] = None,
+    config_file: Annotated[
+        Path | None,
+        typer.Option("--config", metavar="FILE", help="Changes to the settings, as TOML or JSON."),
+    ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option("--from", metavar="RUN|FILE|pretrained", help="Go on from another policy."),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run in DIR where it was saved.")
+    ] = False,
+    save_every: Annotated[
+        float,
+        typer.Option("--checkpoint-every", min=0.0, metavar="S", help="Seconds between saves."),
+    ] = 30.0,
+    wandb: Annotated[
+        bool, typer.Option("--wandb", help="Log to Weights & Biases as well.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train one policy on many drawn problems, so that it places what it has not seen.
+
+    Now and then it shows how far the policy alone is from the best known, on problems of other
+    families and machines than it is trained on. Ctrl-C saves; --resume goes on from there.
+
+    Example: dop pretrain --seconds 7200 -o runs/pretrained
+    """
+    drawing = {
+        "problems": problems,
+        "max_vertices": max_vertices,
+        "validation": validation,
+        "validate_every_s": validate_every,
+        "evaluations": evaluations,
+        "without": without,
+    }
+    options = {"seconds": budget, "seed": seed, "device": device, "threads": threads}
+    if resume:
+        given: dict[str, Any] = {"--config": config_file, "--from": start} | {
+            f"--{name.removesuffix('_s').replace('_', '-')}": value
+            for name, value in (drawing | options).items()
+        }
+        run = _resume(output, given, save_every, wandb)
+    else:
+        config = _config(config_file, options, start)
+        run = _start(output, config, drawing, start, save_every, wandb)
+    _train(run, output)
+    if as_json:
+        print_json(_document_of(run, output))
+    else:
+        _print(run, output)
+
+
+def _config(file: Path | None, options: dict[str, Any], start: str | None) -> "TrainConfig":
+    """The default preset for two hours, changed by the file, changed by the options given."""
+    from doppler.cli.training import base_config, changed_config
+
+    base = replace(base_config(None, None, file, start), seconds=SECONDS)
+    config = changed_config(base, file, options)
+    if "real" in config.stages:
+        raise ConfigError("a pretraining has no stage `real`", hint="that is one of `dop train`")
+    return config
+
+
+def _start(
+    output: Path,
+    config: "TrainConfig",
+    drawing: dict[str, Any],
+    start: str | None,
+    save_every: float,
+    wandb: bool,
+) -> "Run":
+    from doppler.training.api import pretraining, starting_policy
+    from doppler.training.recipe import Recipe
+    from doppler.training.run import start_run
+
+    given = {key: value for key, value in drawing.items() if value is not None}
+    if "without" in given:
+        given["without"] = tuple(n.strip() for n in given["without"].split(",") if n.strip())
+    with showing_progress():
+        manifest = pretraining(
+            Recipe(seed=config.seed, **given),
+            config,
+            start=start,
+            command=shlex.join(["dop", *sys.argv[1:]]),
+        )
+        policy = None if start is None else starting_policy(start)
+        return start_run(manifest, output, policy=policy, save_every_s=save_every, wandb=wandb)
+
+
+def _resume(output: Path, given: dict[str, Any], save_every: float, wandb: bool) -> "Run":
+    from doppler.cli.training import refuse
+    from doppler.training.manifest import FILE
+    from doppler.training.run import resume_run
+    from doppler.training.run_dir import is_pretraining
+
+    refuse(given, output)
+    if (output / FILE).is_file() and not is_pretraining(output):
+        raise ConfigError(
+            f"`{output}` is no pretraining", hint=f"go on with it: dop train --resume -o {output}"
+        )
+    with showing_progress():
+        return resume_run(output, save_every_s=save_every, wandb=wandb)
+
+
+def _train(run: "Run", output: Path) -> None:
+    """Train to the end, or until Ctrl-C."""
+    from doppler.cli.training import train_on
+
+    try:
+        train_on(run)
+    except Interrupted:
+        note(f"saved: go on with `dop pretrain --resume -o {output}`")
+        raise
+    if not run.gaps:  # all was done already
+        run.validate()
+
+
+def _document_of(run: "Run", output: Path) -> dict[str, Any]:
+    return {
+        "run": str(output),
+        "problems": len(run.manifest.problems),
+        "digest": "" if run.manifest.recipe is None else run.manifest.recipe.digest,
+        "episodes": sum(run.tally.episodes.values()),
+        "seconds": run.trainer.seconds,
+        "validation": [asdict(gap) for gap in run.gaps],
+    }
+
+
+def _print(run: "Run", output: Path) -> None:
+    from doppler.cli.training_view import gaps_table
+
+    out = stdout()
+    if run.gaps:
+        out.print(gaps_table(run.gaps))
+    trained = sum(count > 0 for count in run.tally.episodes.values())
+    took, all_of = seconds(run.trainer.seconds), len(run.manifest.problems)
+    share = percent(trained / all_of)
+    out.print(f"trained for {took} on {trained} problems ({share}); the run is in {output}")
+    how = shlex.join(["dop", "place", "graph.json", "--placer", f"doppler:{output}"])
+    out.print(f"place with it:\n  {how}", markup=False, soft_wrap=True)

@@ -1,0 +1,177 @@
+"""Validation: how far a policy alone is from the best known, family by family."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from math import inf, isfinite
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from doppler.errors import DopplerError, FormatError
+from doppler.files import parse_json, read_text, write_text
+from doppler.inference.policy import from_torch
+from doppler.mdp.instance import Instance, make_instance
+from doppler.placers.bounds import ROUNDING, gap, lower_bounds
+from doppler.placers.doppler import DopplerPlacer
+from doppler.placers.registry import make_placer
+from doppler.placers.search import SearchConfig, search, starting_points
+from doppler.policies.dual import DualPolicy
+from doppler.progress import track
+from doppler.sim.simulator import Simulator
+from doppler.training.problems import Problem
+from doppler.training.recipe import Recipe, digest_of
+
+FILE = "validation.json"
+ALL = "all"  # the row of all families together
+LIST_SCHEDULERS = ("max-min", "min-min", "peft", "heft", "cpop", "etf", "m-etf", "m-sct")
+WORST = 10.0  # the gap of a family of which it can place no problem
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of a problem without a policy."""
+
+    best_s: float  # by search from the heuristics, or by a list scheduler
+    bound_s: float  # lower bound of any assignment
+    listed_s: float  # by the best of the list schedulers; infinity where none can run
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyGap:
+    """How the policy alone does on the problems of a family."""
+
+    family: str
+    problems: int
+    failures: int  # those for which nothing that it made can run; they have no gap
+    mean_gap: float  # above the best known, on average; below 0 where the policy is better
+    p95_gap: float  # the gap that 95 % of the problems do not exceed
+    bound_gap: float  # above the lower bound, on average
+    wins: float  # share of the problems on which it is faster than the best list scheduler
+
+
+def find_known(problem: Problem, evaluations: int, seed: int) -> Known:
+    """What so many evaluations of search on one core, bounds and list schedulers say."""
+    graph, topology = problem.graph, problem.topology
+    starts = starting_points(graph, topology, seed)
+    config = SearchConfig(evaluations=evaluations, chains=1)
+    found_s = search(graph, topology, starts, config, seed=seed).cost_s
+    lists_s = listed_s(problem, seed)
+    # One of the list schedulers may be all that fits into memory, and search has not all of them.
+    return Known(min(found_s, lists_s), lower_bounds(graph, topology).best_s, lists_s)
+
+
+def listed_s(problem: Problem, seed: int = 0) -> float:
+    """The makespan of the best list scheduler; infinity where none can run."""
+    simulator, found = Simulator(problem.topology), [inf]
+    for name in LIST_SCHEDULERS:
+        try:
+            placed = make_placer(name).place(problem.graph, problem.topology, seed=seed)
+        except DopplerError:
+            continue
+        found.append(float(simulator.makespans(problem.graph, [placed])[0]))
+    return min(found)
+
+
+class Validation:
+    """Problems of other families than a policy is trained on, and what is known of them."""
+
+    def __init__(self, drawn: Sequence[Problem], known: Sequence[Known], samples: int) -> None:
+        self.problems, self.known, self.samples = tuple(drawn), tuple(known), samples
+        self._instances: list[Instance] | None = None
+
+    def makespans_s(self, policy: DualPolicy) -> list[float]:
+        """What the policy alone makes of each problem: the best of a greedy and some samples."""
+        placer = DopplerPlacer(from_torch(policy), samples=self.samples)
+        if self._instances is None:
+            self._instances = [make_instance(p.graph, p.topology) for p in self.problems]
+        return [float(placer.propose(instance)[2].min()) for instance in self._instances]
+
+    def measure(self, policy: DualPolicy) -> tuple[FamilyGap, ...]:
+        """How the policy does on every family, and at last on all of them."""
+        made = self.makespans_s(policy)
+        names = [problem.family for problem in self.problems]
+        rows = list(zip(names, made, self.known, strict=True))
+        gaps = [
+            family_gap(name, [row[1:] for row in rows if row[0] == name])
+            for name in sorted(set(names))
+        ]
+        return (*gaps, family_gap(ALL, [row[1:] for row in rows]))
+
+
+def family_gap(name: str, rows: Sequence[tuple[float, Known]]) -> FamilyGap:
+    """How makespans, infinite where nothing can run, compare with what is known."""
+    runs = [(made_s, known) for made_s, known in rows if isfinite(made_s)]
+    gaps = [made_s / known.best_s - 1 for made_s, known in runs] or [WORST]
+    above = [gap(made_s, known.bound_s) for made_s, known in runs] or [WORST]
+    return FamilyGap(
+        family=name,
+        problems=len(rows),
+        failures=len(rows) - len(runs),
+        mean_gap=float(np.mean(gaps)),
+        p95_gap=float(np.percentile(gaps, 95)),
+        bound_gap=float(np.mean(above)),
+        wins=sum(s < known.listed_s * (1 - ROUNDING) for s, known in runs) / len(rows),
+    )
+
+
+def make_validation(recipe: Recipe, folder: Path) -> Validation | None:
+    """The validation of a run; what is known is found once, then read from the run's folder."""
+    if not recipe.validation:
+        return None
+    drawn = recipe.draw_validation()
+    known = _read(folder / FILE, drawn, recipe)
+    if known is None:
+        known = [
+            find_known(problem, recipe.evaluations, recipe.seed)
+            for problem in track(drawn, "searching the validation problems")
+        ]
+        _write(folder / FILE, drawn, known, recipe)
+    return Validation(drawn, known, recipe.samples)
+
+
+def _header(drawn: Sequence[Problem], recipe: Recipe) -> dict[str, Any]:
+    return {"digest": digest_of(drawn), "evaluations": recipe.evaluations, "seed": recipe.seed}
+
+
+def _write(path: Path, drawn: Sequence[Problem], known: Sequence[Known], recipe: Recipe) -> None:
+    rows = []
+    for problem, one in zip(drawn, known, strict=True):
+        row = {"graph": problem.graph.name, "topology": problem.topology.name} | asdict(one)
+        rows.append({k: None if v == inf else v for k, v in row.items()})
+    write_text(path, json.dumps(_header(drawn, recipe) | {"problems": rows}, indent=1) + "\n")
+
+
+def _read(path: Path, drawn: Sequence[Problem], recipe: Recipe) -> list[Known] | None:
+    """What a file says is known; None where there is none, or one for something else."""
+    if not path.is_file():
+        return None
+    document = parse_json(read_text(path), f"`{path}`")
+    if not isinstance(document, dict):
+        raise FormatError(f"`{path}` must be an object", hint="remove it, and it is made again")
+    if any(document.get(key) != value for key, value in _header(drawn, recipe).items()):
+        return None
+    names = ("best_s", "bound_s", "listed_s")
+    try:
+        rows = [[row[name] for name in names] for row in document["problems"]]
+        known = [Known(*(inf if v is None else float(v) for v in row)) for row in rows]
+    except (LookupError, TypeError, ValueError):
+        known = []
+    if len(known) != len(drawn):
+        raise FormatError(f"`{path}` is broken", hint="remove it, and it is made again")
+    return known
+
+
+class Pace:
+    """When to measure: at once, then after so many seconds of training, and at the end."""
+
+    def __init__(self, pause_s: float) -> None:
+        self.pause_s, self._last_s = pause_s, -inf
+
+    def is_due(self, trained_s: float, *, at_the_end: bool) -> bool:
+        """Whether it is time to; then the next time is a pause away."""
+        due = at_the_end or trained_s - self._last_s >= self.pause_s
+        if due:
+            self._last_s = trained_s
+        return due

@@ -1,0 +1,136 @@
+"""`dop pretrain`, end to end on a handful of small problems."""
+
+import json
+from pathlib import Path
+
+import pytest
+from command_line import Dop, Result
+
+pytest.importorskip("torch")
+pytest.importorskip("safetensors")
+
+from doppler.cli.training_view import View, gaps_table
+from doppler.graph import write_graph
+from doppler.inference import checkpoint
+from doppler.programs import random_dag
+from doppler.training.trainer import Progress
+from doppler.training.validation import FamilyGap
+
+QUICK = """
+threads = 1
+seconds = false
+[policy]
+width = 4
+rounds = 1
+[imitation]
+episodes = 4
+batch = 4
+[sim]
+episodes = 8
+batch = 4
+[sim.expert]
+samples = 2
+lessons = 2
+pool = 4
+moves = 10
+"""
+TINY = ("--problems", "2", "--max-vertices", "40", "--validation", "1", "--evaluations", "40")
+
+
+@pytest.fixture
+def quick(tmp_path: Path) -> tuple[str, ...]:
+    """Options of a pretraining of six updates."""
+    (tmp_path / "quick.toml").write_text(QUICK)
+    return ("--config", "quick.toml", *TINY)
+
+
+def refused(result: Result, *words: str) -> None:
+    assert result.code == 2
+    assert "Traceback" not in result.err
+    for word in words:
+        assert word in result.err
+
+
+def test_from_problems_to_an_assignment(
+    dop: Dop, tmp_path: Path, quick: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = dop("pretrain", *quick, "-o", "runs/p", "--without", "mlp", "--json")
+    assert result.code == 0, result.err
+    document = result.json()
+    assert document["problems"] == 2
+    assert document["episodes"] == 6 * 4
+    assert document["validation"][-1]["family"] == "all"
+    assert document["digest"].startswith("sha256:")
+    recipe = json.loads((tmp_path / "runs/p/config.json").read_text())["recipe"]
+    assert recipe["without"] == ["mlp"]
+    again = dop("pretrain", "--resume", "-o", "runs/p", "--json").json()
+    assert again["validation"] == document["validation"]
+    shown = dop("pretrain", "--resume", "-o", "runs/p")
+    assert "mean gap" in shown.out
+    assert "doppler:runs/p" in shown.out
+    write_graph(random_dag(vertices=12, depth=4, seed=0), tmp_path / "graph.json")
+    assert dop("place", "graph.json", "--placer", "doppler:runs/p").code == 0
+
+    data = tmp_path / "package" / "data"
+    data.mkdir(parents=True)
+    (data / "policy.safetensors").write_bytes((tmp_path / "runs/p/policy.safetensors").read_bytes())
+    monkeypatch.setattr(checkpoint, "files", lambda _: tmp_path / "package")
+    assert dop("place", "graph.json", "--placer", "doppler").code == 0
+    tuned = dop("train", "graph.json", "--from", "pretrained", "--episodes", "32", "-o", "runs/t")
+    assert tuned.code == 0, tuned.err
+    parent = json.loads((tmp_path / "runs/t/config.json").read_text())["parent"]
+    assert parent["path"] == "pretrained"
+    assert "doppler " in dop("list", "placers").out
+
+
+def test_mistakes(dop: Dop, tmp_path: Path, quick: tuple[str, ...]) -> None:
+    refused(dop("pretrain", *quick, "-o", "x", "--without", "mpl"), "did you mean `mlp`?")
+    refused(dop("pretrain", *quick, "-o", "x", "--seconds", "0"), "must be positive")
+    refused(dop("pretrain", *quick, "-o", "x", "--max-vertices", "20"), "vertices")
+    refused(dop("pretrain", *quick, "-o", "x", "--device", "nowhere"), "nowhere")
+    refused(dop("pretrain", "--resume", "-o", "x"), "not a training run")
+    refused(dop("pretrain", *quick, "-o", "x", "--from", "nowhere"), "nowhere")
+    (tmp_path / "real.toml").write_text('stages = ["real"]')
+    refused(dop("pretrain", "--config", "real.toml", *TINY, "-o", "x"), "no stage `real`")
+    assert not (tmp_path / "x").exists()
+    assert dop("pretrain", *quick, "-o", "x").code == 0
+    refused(dop("pretrain", *quick, "-o", "x"), "dop pretrain --resume -o x")
+    refused(dop("pretrain", "--resume", "-o", "x", "--seed", "1"), "leave out --seed")
+    refused(dop("train", "--resume", "-o", "x"), "dop pretrain --resume -o x")
+
+
+def test_a_run_of_graphs_is_no_pretraining(
+    dop: Dop, tmp_path: Path, quick: tuple[str, ...]
+) -> None:
+    write_graph(random_dag(vertices=12, depth=4, seed=0), tmp_path / "graph.json")
+    assert dop("train", "graph.json", "--config", "quick.toml", "-o", "t").code == 0
+    refused(dop("pretrain", "--resume", "-o", "t"), "is no pretraining", "dop train --resume -o t")
+
+
+def test_without_a_shipped_policy_there_is_none_to_go_on_from(
+    dop: Dop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "files", lambda _: tmp_path)
+    write_graph(random_dag(vertices=12, depth=4, seed=0), tmp_path / "graph.json")
+    words = "no policy comes with this installation"
+    refused(dop("train", "graph.json", "--from", "pretrained", "-o", "t"), words)
+    refused(dop("place", "graph.json", "--placer", "doppler"), words)
+
+
+def test_the_view_shows_the_last_validation() -> None:
+    gaps = (FamilyGap("all", 24, 1, 0.021, 0.083, 0.15, 0.75),)
+    progress = Progress(
+        *("sim", 3, 96, 0.5, 12.0, "a@b"),
+        mean_s=2.0,
+        least_s=1.5,
+        best_s=1.2,
+        bound_s=1.0,
+        loss=0.1,
+        lr=1e-3,
+    )
+    view = View([], 24.0, live=False)
+    view.show(progress, gaps)
+    line = view.line(progress)
+    assert "gap 2.1 % on average, 8.3 % at 95 %, beats list schedulers on 75.0 %" in line
+    assert "out of memory on 1 of 24" in line
+    assert gaps_table(gaps).row_count == 1
