@@ -1,32 +1,34 @@
 """How do the learned baselines compare: by episodes, by seconds, and as graphs grow?
 
-Every measurement is a job, `table/case/seed`, that appends a line to a file of results:
+Every measurement is a job that appends a line to a file of results:
 
-    python benchmarks/baselines.py run 'episodes/*' --results results.jsonl
-    python benchmarks/baselines.py run 'seconds/*' --seconds 300 --results results.jsonl
-    python benchmarks/baselines.py run 'placers/*' 'scaling/*' --results results.jsonl
-    python benchmarks/baselines.py show results.jsonl
+- `table/workload/method/seed`: 4,000 episodes of Stage II on ChainMM and FFNN, 8,000 on the Llama
+  graphs (Sec. 6.1), in the default preset; Stage I, where a method has it, comes before. A placer
+  that needs no training places once; those that search do so for 10 seconds.
+- `paper/workload/method/seed`: the same in the preset `paper`: one episode per update, lr and
+  exploration of Sec. 6.1.
+- `time/workload/method/seed`: all stages, or a search, in so many seconds.
+- `scaling/method/vertices`: a greedy assignment, and an update of four episodes, on a random graph.
 
-`run` takes patterns and does the jobs one after the other, each on one core, so several processes
-may run side by side on the same file; `list` names all jobs. `show` prints the tables.
+`list` names all jobs, `run` does those that match some patterns, one after the other, and leaves
+out those that are in its file already. `--part 0/16` does every sixteenth of them, so that sixteen
+processes share them out, each on a core of its own, with a file of its own:
 
-- `episodes`: 4,000 episodes of Stage II on ChainMM and FFNN, 8,000 on the Llama graphs (Sec. 6.1),
-  in the default preset of each policy; Stage I, where a policy has it, comes before.
-- `paper`: the same in the preset `paper`: one episode per update, lr and exploration of Sec. 6.1.
-- `seconds`: all stages in so many seconds of training.
-- `placers`: what needs no training, as `dop compare` runs it.
-- `scaling`: seconds of one greedy assignment and of one update of four episodes on random graphs.
+    for i in $(seq 0 15); do
+      taskset -c $i python benchmarks/baselines.py run 'table/*' --part $i/16 --results $i.jsonl &
+    done; wait
+    python benchmarks/baselines.py show *.jsonl
 
-Makespans are simulated milliseconds. `policy` is the policy alone: the best of one greedy and 128
-sampled assignments. `run` is the best that training came across, for `doppler` its expert's search
-included.
+Budgets of training are CPU seconds, and it takes one thread. Makespans are simulated milliseconds.
+`policy` is the policy alone: the best of one greedy and 128 sampled assignments. `run` is the best
+that training came across, for `doppler` its expert's search included.
 """
 
 import argparse
 import json
 import os
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
@@ -35,71 +37,102 @@ from typing import Any
 
 import numpy as np
 import torch
-from placers import problem
+from placers import SLOW, problem
 
+from doppler.errors import DopplerError
 from doppler.mdp import make_instance
-from doppler.placers import ask, lower_bounds, make_placer, placer_names
+from doppler.placers import lower_bounds, make_placer, placer_names
 from doppler.placers.search import warm_up
 from doppler.policies.kinds import Policy
 from doppler.programs import random_dag
 from doppler.sim import Simulator
 from doppler.topology import load_topology
+from doppler.training import trainer as trainer_module
 from doppler.training.api import placer_of
 from doppler.training.config import POLICIES, TrainConfig, preset
 from doppler.training.trainer import Trainer
 
-FOUR = ("chainmm", "ffnn", "llama-block", "llama-layer")
 EPISODES = {"chainmm": 4000, "ffnn": 4000, "llama-block": 8000, "llama-layer": 8000}  # Sec. 6.1
-NAMES = tuple(POLICIES)  # doppler, placeto, placeto-pretrain, gdp, seq2seq
-SEEDS = 3
-SAMPLES = 128
+FOUR = tuple(EPISODES)
+LEARNED = tuple(POLICIES)  # doppler, placeto, placeto-pretrain, gdp, seq2seq
+PLACERS = tuple(name for name in placer_names() if name not in LEARNED)
+SEARCHING = tuple(name for name in PLACERS if name in SLOW)
 SCALED = ("doppler", "placeto", "gdp", "seq2seq")
 SIZES = (100, 200, 500, 1_000, 2_000, 5_000, 10_000)
+SEEDS = 3
+SAMPLES = 128
 SCALE_BATCH = 4  # episodes of the update that is timed
-MOST_S = 300.0  # an update that would take longer is left out
 SLOPE_FROM = 500  # vertices from which on slopes are fitted
-SEARCH_S = 10.0  # of placers that search
+SEARCH_S = 10.0  # of placers that search, in `table`
+# Table 2 of the paper: milliseconds on real GPUs, for the four workloads.
+# `doppler` is DOPPLER-SIM (Stages I and II). `placeto-pretrain` is from App. G.4, whose other
+# numbers are those of FFNN.
+PAPER_MS = {
+    "doppler": (122.5, 49.9, 191.5, 167.0),
+    "placeto": (137.1, 126.3, 411.5, 295.1),
+    "placeto-pretrain": (None, 99.0, None, None),
+    "gdp": (198.0, 100.3, 336.5, 231.5),
+    "critical-path": (230.4, 217.8, 230.9, 292.6),
+    "enumerative": (139.0, 50.2, 172.7, 174.8),
+}
 
 Result = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What `run` is given."""
+
+    seconds: float  # of `time` jobs
+    episodes: int | None = None  # instead of those of Sec. 6.1
+
+
+Work = Callable[[Budget], Result]
+
+trainer_module.monotonic = process_time  # budgets are CPU time: other work does not count
 
 
 @dataclass(frozen=True)
 class Job:
     """One measurement."""
 
-    name: str  # table/case/seed
-    work: Callable[[float, int], Result]
-    seed: int
+    name: str
+    work: Work
 
 
 def jobs() -> list[Job]:
-    """All measurements."""
-    found = [Job(f"placers/{graph}/0", _placers(graph), 0) for graph in FOUR]
-    found += [Job(f"scaling/{name}/0", _scaling(name), 0) for name in SCALED]
-    for seed in range(SEEDS):
-        for graph in FOUR:
-            for name in NAMES:
-                case = f"{graph} {name}/{seed}"
-                found.append(Job(f"episodes/{case}", _episodes(graph, name, "default"), seed))
-                found.append(Job(f"paper/{case}", _episodes(graph, name, "paper"), seed))
-                found.append(Job(f"seconds/{case}", _seconds(graph, name), seed))
+    """All measurements, the longest first."""
+    found = []
+    for graph in sorted(FOUR, key=lambda name: -EPISODES[name]):
+        for name in sorted(LEARNED, key=lambda name: not name.startswith("placeto")):
+            for seed in range(SEEDS):
+                case = f"{graph}/{name}/{seed}"
+                found += [
+                    Job(f"table/{case}", _episodes(graph, preset("default", name), seed)),
+                    Job(f"paper/{case}", _episodes(graph, preset("paper", name), seed)),
+                    Job(f"time/{case}", _seconds(graph, name, seed)),
+                ]
+    for size in reversed(SIZES):
+        found += [Job(f"scaling/{name}/{size}", _scaling(name, size)) for name in SCALED]
+    for graph in FOUR:
+        for name in sorted(PLACERS, key=lambda name: name not in SEARCHING):
+            for seed in range(SEEDS):
+                case = f"{graph}/{name}/{seed}"
+                found.append(Job(f"table/{case}", _placer(graph, name, seed, SEARCH_S)))
+                if name in SEARCHING:
+                    found.append(Job(f"time/{case}", _placer(graph, name, seed, None)))
     return found
 
 
 def train(graph: str, config: TrainConfig) -> Result:
     """What a policy comes to on one core, and what that took."""
-    pair = problem(f"p100x4/{graph}")
-    trainer = Trainer([pair], replace(config, threads=1))
-    began, episodes = process_time(), defaultdict(int)
+    trainer = Trainer([problem(f"p100x4/{graph}")], replace(config, threads=1))
+    began, episodes = process_time(), dict.fromkeys(config.stages, 0)
     for progress in trainer.run():
         episodes[progress.stage] += getattr(config, progress.stage).batch
     took = process_time() - began
-    return {
-        "episodes": episodes["sim"],
-        "seconds": took,
-        "run": trainer.exercises[0].best_s * 1e3,
-        **judge(trainer.policy, graph),
-    }
+    best = {"run": trainer.exercises[0].best_s * 1e3, "seconds": took}
+    return {"episodes": episodes["sim"], **best, **judge(trainer.policy, graph)}
 
 
 def judge(policy: Policy, graph: str) -> Result:
@@ -109,191 +142,228 @@ def judge(policy: Policy, graph: str) -> Result:
     placer.samples = SAMPLES
     began = perf_counter()
     _, _, makespans = placer.propose(instance, seed=1)
+    took = perf_counter() - began
     return {
         "policy": makespans.min() * 1e3,
         "greedy": makespans[0] * 1e3,
-        "inference_s": perf_counter() - began,
+        "inference_s": took,
     }
 
 
-def _episodes(graph: str, name: str, preset_name: str) -> Callable[[float, int], Result]:
-    def work(seconds: float, seed: int) -> Result:
-        config = preset(preset_name, name)
-        sim = replace(config.sim, episodes=EPISODES[graph])
+def _episodes(graph: str, config: TrainConfig, seed: int) -> Work:
+    def work(budget: Budget) -> Result:
+        sim = replace(config.sim, episodes=budget.episodes or EPISODES[graph])
         return train(graph, replace(config, sim=sim, seed=seed))
 
     return work
 
 
-def _seconds(graph: str, name: str) -> Callable[[float, int], Result]:
-    def work(seconds: float, seed: int) -> Result:
-        return train(graph, replace(preset("default", name), seconds=seconds, seed=seed))
+def _seconds(graph: str, name: str, seed: int) -> Work:
+    def work(budget: Budget) -> Result:
+        config = replace(preset("default", name), seconds=budget.seconds, seed=seed)
+        return {"budget_s": budget.seconds} | train(graph, config)
 
     return work
 
 
-def _placers(graph: str) -> Callable[[float, int], Result]:
-    def work(seconds: float, seed: int) -> Result:
-        pair = problem(f"p100x4/{graph}")
-        simulator, found = Simulator(pair[1]), {}
-        for name in placer_names():
-            answer = ask(make_placer(name, budget_s=SEARCH_S), *pair, seed=seed)
-            found[name] = simulator.run(pair[0], answer.assignment).makespan_s * 1e3
-        return {"bound": lower_bounds(*pair).best_s * 1e3, "placers": found}
+def _placer(graph: str, name: str, seed: int, search_s: float | None) -> Work:
+    def work(budget: Budget) -> Result:
+        pair, seconds = problem(f"p100x4/{graph}"), search_s or budget.seconds
+        found: Result = {"bound": lower_bounds(*pair).best_s * 1e3, "budget_s": seconds}
+        began = perf_counter()
+        assignment = make_placer(name, budget_s=seconds).place(*pair, seed=seed)
+        found["seconds"] = perf_counter() - began
+        return found | {"policy": Simulator(pair[1]).run(pair[0], assignment).makespan_s * 1e3}
 
     return work
 
 
-def _scaling(name: str) -> Callable[[float, int], Result]:
-    def work(seconds: float, seed: int) -> Result:
-        found: Result = {"sizes": SIZES, "inference_s": [], "update_s": []}
-        before, last_s = 1, 0.0
-        for size in SIZES:
-            too_long = last_s * (size / before) ** 2 > MOST_S  # nothing here grows faster
-            inference_s, update_s = scale(name, size, update=not too_long)
-            found["inference_s"].append(inference_s)
-            found["update_s"].append(update_s)
-            print(name, size, inference_s, update_s, flush=True)
-            if update_s is not None:
-                before, last_s = size, update_s
-        return found
-
-    return work
-
-
-def scale(name: str, size: int, *, update: bool) -> tuple[float, float | None]:
+def _scaling(name: str, size: int) -> Work:
     """CPU seconds of a greedy assignment and of an update by REINFORCE, on a random graph."""
-    depth = max(size // 50, 5)
-    graph = random_dag(vertices=size, depth=depth, bytes_per_flop=2e-6, seed=0)
-    topology = load_topology("p100x4")
-    config = preset("default", name)
-    sim = replace(config.sim, batch=SCALE_BATCH, episodes=3 * SCALE_BATCH, expert=None)
-    config = replace(config, stages=("sim",), sim=sim, threads=1)
-    trainer = Trainer([(graph, topology)], config)
-    placer = placer_of(trainer.policy)
-    placer.samples = 0
-    instance, times = make_instance(graph, topology), []
-    for _ in range(1 if size >= SLOPE_FROM and name == "placeto" else 3):
-        began = process_time()
-        placer.propose(instance)
-        times.append(process_time() - began)
-    if not update:
-        return min(times), None
-    updates, began = [], process_time()
-    for _ in trainer.run():
-        updates.append(process_time() - began)
-        if updates[-1] > MOST_S / 10:
-            break
-        began = process_time()
-    return min(times), min(updates)
+
+    def work(budget: Budget) -> Result:
+        depth = max(size // 50, 5)
+        graph = random_dag(vertices=size, depth=depth, bytes_per_flop=2e-6, seed=0)
+        topology = load_topology("p100x4")
+        config = preset("default", name)
+        sim = replace(config.sim, batch=SCALE_BATCH, episodes=3 * SCALE_BATCH, expert=None)
+        config = replace(config, stages=("sim",), sim=sim, threads=1)
+        trainer = Trainer([(graph, topology)], config)
+        placer = placer_of(trainer.policy)
+        placer.samples = 0
+        instance = make_instance(graph, topology)
+        times = [_timed(lambda: placer.propose(instance)) for _ in range(3)]
+        updates, run = [], trainer.run()
+        for _ in range(3):
+            updates.append(_timed(lambda: next(run)))
+        return {"inference_s": min(times), "update_s": min(updates)}
+
+    return work
 
 
-def run(patterns: list[str], seconds: float, results: Path) -> None:
+def _timed(work: Callable[[], object]) -> float:
+    began = process_time()
+    work()
+    return process_time() - began
+
+
+def run(patterns: list[str], budget: Budget, results: Path, part: tuple[int, int]) -> None:
     """Do the jobs that match, and append a line for each."""
     torch.set_num_threads(1)
     warm_up()
-    for job in jobs():
-        if any(fnmatch(job.name, pattern) for pattern in patterns):
-            found = job.work(seconds, job.seed)
-            line = {"job": job.name, "budget_s": seconds, "cores": len(os.sched_getaffinity(0))}
-            with results.open("a") as file:
-                file.write(json.dumps(line | found, default=float) + "\n")
-            print(job.name, json.dumps(found, default=float), flush=True)
+    done = set(read([results])) if results.exists() else set()
+    wanted = [job for job in jobs() if any(fnmatch(job.name, pattern) for pattern in patterns)]
+    for job in wanted[part[0] :: part[1]]:
+        if job.name in done:
+            continue
+        try:
+            found = job.work(budget)
+        except DopplerError as error:  # such as a placer that is not installed
+            found = {"skipped": error.message}
+        line = {"job": job.name, "cores": len(os.sched_getaffinity(0))} | found
+        with results.open("a") as file:
+            file.write(json.dumps(line, default=float) + "\n")
+        print(job.name, json.dumps(found, default=float), flush=True)
 
 
-def read(paths: list[Path]) -> dict[str, dict[str, list[Result]]]:
-    """Results by table and case; of the same job, the last."""
-    lines: dict[str, Result] = {}
+def read(paths: Iterable[Path]) -> dict[str, Result]:
+    """Results by job; of the same job, the last."""
+    found: dict[str, Result] = {}
     for path in paths:
         for line in path.read_text().splitlines():
             result = json.loads(line)
-            lines[result["job"]] = result
+            found[result["job"]] = result
+    return found
+
+
+def by_case(results: dict[str, Result], table: str) -> dict[str, dict[str, list[Result]]]:
+    """The results of a table by method and workload, seed by seed."""
     found: dict[str, dict[str, list[Result]]] = defaultdict(lambda: defaultdict(list))
-    for name, result in sorted(lines.items()):
-        table, _, rest = name.partition("/")
-        found[table][rest.rpartition("/")[0]].append(result)
+    for name, result in sorted(results.items()):
+        if name.startswith(f"{table}/") and "skipped" not in result:
+            _, graph, method, _ = name.split("/")
+            found[method][graph].append(result)
     return found
 
 
 def spread(results: list[Result], key: str, form: str = ".1f") -> str:
     """Mean ± standard deviation over seeds."""
-    values = np.array([r[key] for r in results], float)
-    return f"{values.mean():{form}} ± {values.std():{form}}" if len(values) else "–"
+    values = np.array([r[key] for r in results if key in r], float)
+    if not len(values):
+        return "–"
+    if len(values) == 1 or not values.std():
+        return f"{values.mean():{form}}"
+    return f"{values.mean():{form}} ± {values.std():{form}}"
 
 
-def show_training(title: str, cases: dict[str, list[Result]], key: str) -> None:
-    """A table of one number: graphs down, policies across."""
-    print(f"\n**{title}**\n\n| graph | {' | '.join(NAMES)} | seeds |")
-    print(f"|---|{'---|' * (len(NAMES) + 1)}")
-    for graph in FOUR:
-        rows = [cases.get(f"{graph} {name}", []) for name in NAMES]
-        cells = [spread(results, key) for results in rows]
-        print(f"| {graph} | {' | '.join(cells)} | {min(len(r) for r in rows)} |")
+def show_table(title: str, cases: dict[str, dict[str, list[Result]]], *, paper: bool) -> None:
+    """Methods down, workloads across; what training came across, and the paper's in italics."""
+    heads = [h for g in FOUR for h in ((g, f"*{g}, paper*") if paper else (g,))]
+    print(f"\n**{title}**\n\n| method | {' | '.join(heads)} | seeds |")
+    print(f"|---|{'---|' * len(heads)}---|")
+    rows = [(graph, row) for found in cases.values() for graph in FOUR for row in found[graph]]
+    bounds = {graph: row["bound"] for graph, row in rows if "bound" in row}
+    if paper and bounds:
+        cells = [c for g in FOUR for c in (f"{bounds.get(g, np.nan):.1f}", "")]
+        print(f"| lower bound | {' | '.join(cells)} | |")
+    known = [name for name in (*LEARNED, *PLACERS) if name in cases]
+    for method in known:
+        cells = []
+        for graph, told in zip(FOUR, PAPER_MS.get(method, (None,) * len(FOUR)), strict=True):
+            cells.append(spread(cases[method][graph], "policy"))
+            if paper:
+                cells.append("" if told is None else f"*{told}*")
+        seeds = max(len(cases[method][graph]) for graph in FOUR)
+        print(f"| {method} | {' | '.join(cells)} | {seeds} |")
 
 
-def show_placers(cases: dict[str, list[Result]]) -> None:
-    """What needs no training."""
-    names = sorted({name for results in cases.values() for name in results[0]["placers"]})
-    print(f"\n**Without training, ms**\n\n| placer | {' | '.join(FOUR)} |\n|---|{'---|' * 4}")
-    bounds = [f"{cases[g][0]['bound']:.1f}" if g in cases else "–" for g in FOUR]
-    print(f"| lower bound | {' | '.join(bounds)} |")
-    for name in names:
-        found = [cases[g][0]["placers"][name] if g in cases else np.nan for g in FOUR]
-        print(f"| {name} | {' | '.join(f'{ms:.1f}' for ms in found)} |")
+def show_training(title: str, cases: dict[str, dict[str, list[Result]]]) -> None:
+    """Of every learned method, the best of its run, seconds and episodes."""
+    print(f"\n**{title}**\n")
+    print(f"| method | {' | '.join(FOUR)} |\n|---|{'---|' * len(FOUR)}")
+    for key, label in (
+        ("run", "best of the run, ms"),
+        ("greedy", "greedy, ms"),
+        ("seconds", "CPU seconds"),
+        ("episodes", "episodes"),
+    ):
+        for method in (name for name in LEARNED if name in cases):
+            form = ".1f" if key in ("run", "greedy") else ",.0f"
+            cells = [spread(cases[method][graph], key, form) for graph in FOUR]
+            print(f"| {method}, {label} | {' | '.join(cells)} |")
 
 
-def show_scaling(cases: dict[str, list[Result]]) -> None:
+def show_scaling(results: dict[str, Result]) -> None:
     """Seconds by size, and the slope of their logarithms."""
     for key, title in (
-        ("inference_s", "One greedy assignment, seconds"),
-        ("update_s", f"One update of {SCALE_BATCH} episodes, seconds"),
+        ("inference_s", "One greedy assignment, CPU seconds"),
+        ("update_s", f"One update of {SCALE_BATCH} episodes, CPU seconds"),
     ):
-        print(f"\n**{title}**\n\n| policy | {' | '.join(f'{n:,}' for n in SIZES)} | slope |")
+        print(f"\n**{title}**\n\n| method | {' | '.join(f'{n:,}' for n in SIZES)} | slope |")
         print(f"|---|{'---|' * (len(SIZES) + 1)}")
         for name in SCALED:
-            if name not in cases:
-                continue
-            result = cases[name][0]
-            sizes, times = np.array(result["sizes"]), np.array(result[key], float)
-            late = (sizes >= SLOPE_FROM) & np.isfinite(times)
-            slope = np.polyfit(np.log(sizes[late]), np.log(times[late]), 1)[0]
+            times = np.array(
+                [results.get(f"scaling/{name}/{size}", {}).get(key, np.nan) for size in SIZES]
+            )
+            late = (np.array(SIZES) >= SLOPE_FROM) & np.isfinite(times)
+            slope = "–"
+            if late.sum() > 1:
+                logs = np.log(np.array(SIZES)[late]), np.log(times[late])
+                slope = f"{np.polyfit(*logs, 1)[0]:.2f}"
             cells = [f"{s:.3g}" if np.isfinite(s) else "–" for s in times]
-            print(f"| {name} | {' | '.join(cells)} | {slope:.2f} |")
+            print(f"| {name} | {' | '.join(cells)} | {slope} |")
 
 
 def show(paths: list[Path]) -> None:
     """Print every table there are results for."""
-    tables = read(paths)
-    titles = {
-        "episodes": "the same episodes, default presets",
-        "paper": "the same episodes, presets `paper`",
-        "seconds": "the same seconds",
-    }
-    for table, title in titles.items():
-        if table in tables:
-            show_training(f"Policy alone, ms: {title}", tables[table], "policy")
-            show_training(f"Best of the run, ms: {title}", tables[table], "run")
-            show_training(f"Seconds of training: {title}", tables[table], "seconds")
-    if "placers" in tables:
-        show_placers(tables["placers"])
-    if "scaling" in tables:
-        show_scaling(tables["scaling"])
+    results = read(paths)
+    table, paper, time = (by_case(results, name) for name in ("table", "paper", "time"))
+    if table:
+        show_table("The same episodes (Table 2), ms", table, paper=True)
+        show_training("The same episodes: training", table)
+    if paper:
+        show_table("The same episodes, preset `paper`, ms", paper, paper=False)
+        show_training("Preset `paper`: training", paper)
+    if time:
+        rows = [row for found in time.values() for part in found.values() for row in part]
+        told = " and ".join(f"{seconds:g}" for seconds in sorted({r["budget_s"] for r in rows}))
+        show_table(f"The same time, {told} s, ms", time, paper=False)
+        show_training("The same time: training", time)
+    if any(name.startswith("scaling/") for name in results):
+        show_scaling(results)
+    for name, result in sorted(results.items()):
+        if "skipped" in result and name.endswith("/0"):
+            print(f"\nskipped: {name}: {result['skipped']}")
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def part_of(text: str) -> tuple[int, int]:
+    """`0/16`: which of how many."""
+    number, _, count = text.partition("/")
+    if not 0 <= int(number) < int(count):
+        raise ValueError(text)
+    return int(number), int(count)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
     running = commands.add_parser("run", help="do the jobs that match")
     running.add_argument("patterns", nargs="+")
-    running.add_argument("--seconds", type=float, default=300.0, help="of `seconds` jobs")
+    running.add_argument("--seconds", type=float, default=120.0, help="of `time` jobs")
+    running.add_argument("--episodes", type=int, help="of `table` and `paper` jobs, to try them")
     running.add_argument("--results", type=Path, default=Path("baselines.jsonl"))
+    running.add_argument("--part", type=part_of, default=(0, 1), metavar="K/N")
     commands.add_parser("list", help="the names of all jobs")
-    showing = commands.add_parser("show", help="print the tables")
-    showing.add_argument("files", type=Path, nargs="+")
-    options = parser.parse_args()
+    commands.add_parser("show", help="print the tables").add_argument("files", type=Path, nargs="+")
+    options = parser.parse_args(arguments)
     if options.command == "list":
         print("\n".join(job.name for job in jobs()))
     elif options.command == "run":
-        run(options.patterns, options.seconds, options.results)
+        budget = Budget(options.seconds, options.episodes)
+        run(options.patterns, budget, options.results, options.part)
     else:
         show(options.files)
+
+
+if __name__ == "__main__":
+    main()

@@ -13,6 +13,7 @@ from doppler.graph.builder import build_graph  # noqa: E402
 from doppler.mdp import make_instance  # noqa: E402
 from doppler.mdp.instance import Instance  # noqa: E402
 from doppler.mdp.rollout import GREEDY, Sampling  # noqa: E402
+from doppler.policies import placeto  # noqa: E402
 from doppler.policies.baseline import fixed_order, mixed, pick  # noqa: E402
 from doppler.policies.gdp import GdpConfig  # noqa: E402
 from doppler.policies.kinds import AnyConfig, make_any  # noqa: E402
@@ -68,12 +69,72 @@ def test_samples_follow_the_lottery(name: str) -> None:
     assert torch.allclose(found, expected, atol=4 * 0.5 / count**0.5)
 
 
+def plain_logits(policy: Any, view: Any, taken: Any, step: int) -> Any:
+    """(D,) Placeto's logits at one step of one episode, as its formulas are written down."""
+    n, weight = len(view.order), policy.state.weight
+    hidden = policy.static(view.static)
+    at = torch.tensor([taken[v] if v < step else view.start for v in range(n)])
+    on = torch.nn.functional.one_hot(at, policy.config.devices + 1)[:, :-1]
+    flags = torch.tensor([[float(v == step), float(v < step)] for v in range(n)])
+    first = policy.embed(torch.relu(hidden + torch.cat([on, flags], dim=1) @ weight.T))
+    ends = []
+    for way, hears in enumerate(view.ways.both):
+        mean = torch.tensor(hears.toarray())
+        mean = mean / mean.sum(dim=1, keepdim=True).clamp(min=1.0)
+        x = first
+        for _ in range(policy.config.rounds):
+            sent = torch.relu(x @ policy.send.weight[way] + policy.send.bias[way])
+            heard = mean @ sent
+            x = first + torch.relu(heard @ policy.receive.weight[way] + policy.receive.bias[way])
+        ends.append(x)
+    e = torch.cat(ends, dim=1)
+    parts = [e[step]]
+    for i, weights in enumerate(torch.as_tensor(view.groups(np.array([step]))[0])):
+        parts.append(torch.relu(policy.outside[i](weights @ torch.relu(policy.inside[i](e)))))
+    normal = (torch.cat(parts) - policy.normal.center) / policy.normal.spread
+    return policy.head(normal)
+
+
+@pytest.mark.parametrize("rounds", [0, 1, 3])
+@pytest.mark.parametrize("form", ["pass", "improve"])
+@pytest.mark.parametrize("steps", [1 << 20, 7 * SIZE, 1])
+def test_what_steps_share_changes_nothing(
+    rounds: int, form: str, steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Placeto as it is computed is Placeto as it is written down, step by step."""
+    monkeypatch.setattr(placeto, "STEPS", steps)
+    policy: Any = make_any(PlacetoConfig(width=4, rounds=rounds, devices=4, form=form), 1)
+    view = policy.view(instance())
+    policy.log_probs(view, policy.act(view, 3, Sampling(), generator()))
+    policy.settle()
+    seen: list[Any] = []
+    real = placeto.play
+
+    def noted(*given: Any) -> None:
+        real(*given)
+        seen.append(torch.as_tensor(given[7]))
+
+    monkeypatch.setattr(placeto, "play", noted)
+    taken = policy.act(view, 2, Sampling(), generator())
+    plain = [[plain_logits(policy, view, t.tolist(), step) for step in range(SIZE)] for t in taken]
+    expected = torch.stack([torch.stack(rows) for rows in plain])
+    assert torch.allclose(seen[0], expected, atol=1e-5)
+    log_probs = policy.log_probs(view, taken)
+    assert torch.allclose(log_probs, expected.log_softmax(dim=2), atol=1e-5)
+    weights = torch.rand(log_probs.shape, generator=generator())
+    grads = [
+        torch.autograd.grad((weights * found).sum(), list(policy.parameters()), allow_unused=True)
+        for found in (log_probs, expected.log_softmax(dim=2))
+    ]
+    for mine, right in zip(*grads, strict=True):
+        assert (mine is None) == (right is None)
+        assert mine is None or torch.allclose(mine, right, atol=1e-4)
+
+
 @pytest.mark.parametrize("name", ["placeto", "placeto improve"])
 def test_large_and_small_chunks_and_recomputation_agree(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from doppler.policies import placeto
-
     policy: Any = make_any(CONFIGS[name], 1)
     view = policy.view(instance())
     taken = policy.act(view, 3, Sampling(), generator())
@@ -156,7 +217,7 @@ def test_reachable() -> None:
 def test_placetos_groups() -> None:
     policy: Any = make_any(CONFIGS["placeto"], 0)
     view = policy.view(instance())
-    weights = view.groups(np.arange(SIZE))
+    weights = torch.as_tensor(view.groups(np.arange(SIZE)))
     members = (weights > 0).sum(dim=1)
     assert torch.equal(members, 1 - torch.eye(SIZE, dtype=torch.int64))  # each other vertex once
     assert ((weights.sum(dim=2) - 1).abs() < 1e-6).logical_or(weights.sum(dim=2) == 0).all()

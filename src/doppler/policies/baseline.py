@@ -96,6 +96,9 @@ class BaselinePolicy(nn.Module, ABC):
         entropies = -(every.exp() * every).sum(dim=2)
         return Sampled(taken, mixed(picked, sampling.epsilon, every.shape[2]), entropies)
 
+    def settle(self) -> None:
+        """Called after every update, for what a policy keeps besides its weights."""
+
     def seen(self, instance: Instance) -> Any:
         """The `View` of an instance where the policy's weights are."""
         return self.view(instance, str(next(self.parameters()).device))

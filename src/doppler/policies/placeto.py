@@ -1,16 +1,14 @@
 """Placeto (Addanki et al. 2019): one vertex per step, message passing at every step."""
 
-import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.sparse import coo_matrix as sparse_matrix
 from torch import Tensor, nn
-from torch.nn.functional import one_hot, relu
+from torch.nn.functional import relu
 from torch.utils.checkpoint import checkpoint
 
 from doppler.arrays import IntArray
@@ -23,14 +21,26 @@ from doppler.policies.baseline import (
     costs_and_sizes,
     fixed_order,
     ordered_edges,
-    pick,
     spread,
+)
+from doppler.policies.kernel import Floats, Hearing, Layers, make_space, play
+from doppler.policies.placeto_plan import (
+    Average,
+    Level,
+    Plan,
+    Ways,
+    make_plan,
+    make_ways,
 )
 
 FORMS = ("pass", "improve")
 NUM_STATIC = 4  # cost and output size, spread
 NUM_FLAGS = 2  # is the current vertex, was visited
-CHUNK = 1 << 14  # vertices of all episodes and steps that are looked at together: fits a cache
+STEPS = 1 << 20  # vertices times steps of a plan, at most
+CHUNK = 1 << 14  # entries of all episodes that are looked at together: fits a cache
+MOST_PLANS = 1 << 22  # entries of all plans of a graph, up to which they are kept
+LEAST_VARIANCE = 1e-3  # of what is normalised
+MEMORY = 0.05  # share of the last update in what it is normalised by
 MOST_SAVED = 1 << 30  # bytes kept for gradients; beyond, they are computed again
 
 
@@ -54,24 +64,36 @@ class PlacetoConfig:
             raise UnknownNameError("form of Placeto", self.form, FORMS)
 
 
-class Average(NamedTuple):
-    """A sparse matrix that averages over neighbours, and its transpose for gradients."""
-
-    matrix: Tensor  # (n, n) sparse
-    transposed: Tensor
-
-
 @dataclass(frozen=True, slots=True)
 class PlacetoView(View):
     """What Placeto reads; vertices are numbered by the step that places them."""
 
     static: Tensor  # (n, 4) cost and output size
-    neighbours: Average  # over producers, then, from row n on, over readers
+    ways: Ways  # of messages
+    rounds: int  # of them
     ancestors: npt.NDArray[np.uint8]  # (n, n / 8) bits: who leads to a vertex
     descendants: npt.NDArray[np.uint8]  # likewise: whom it leads to
-    start: Tensor  # (n, D) where vertices are at first, one-hot; 0 where nowhere
+    start: int  # the device where vertices are at first; the number of devices where nowhere
+    plans: dict[tuple[int, int], Plan] = field(default_factory=dict)  # made so far, if not large
 
-    def groups(self, steps: IntArray) -> Tensor:
+    def chunks(self) -> list[tuple[int, int]]:
+        """The steps that are planned together: from, and up to."""
+        n = self.num_steps
+        size = max(STEPS // n, 1)
+        return [(first, min(first + size, n)) for first in range(0, n, size)]
+
+    def plan(self, first: int, last: int) -> Plan:
+        """What gradients of steps first, …, last - 1 need."""
+        if (first, last) in self.plans:
+            return self.plans[first, last]
+        groups = self.groups(np.arange(first, last))
+        device = str(self.static.device)
+        plan = make_plan(self.ways, self.rounds, groups, first, last, device)
+        if self.num_steps**2 <= MOST_PLANS:
+            self.plans[first, last] = plan
+        return plan
+
+    def groups(self, steps: IntArray) -> Floats:
         """(C, 3, n) weights of the means over the parents, children and parallel vertices of C.
 
         Parents are all that lead to a vertex, children all that it leads to.
@@ -85,15 +107,30 @@ class PlacetoView(View):
         beside[np.arange(len(steps)), steps] = False
         masks = np.stack([above, below, beside], axis=1).astype(np.float32)
         masks /= np.maximum(masks.sum(axis=2, keepdims=True), 1.0)
-        return torch.as_tensor(masks, device=self.static.device)
+        return masks
+
+    def hearing(self) -> Hearing:
+        """What acting needs."""
+        ways = self.ways.both
+        totals = [
+            np.asarray(way.sum(axis=1)).reshape(-1).repeat(np.diff(way.indptr)) for way in ways
+        ]
+        shares = [way.data / total for way, total in zip(ways, totals, strict=True)]
+        return Hearing(
+            begin=np.stack([way.indptr for way in ways]).astype(np.int64),
+            who=np.stack([way.indices for way in ways]).astype(np.int64),
+            share=np.stack(shares).astype(np.float32),
+            ancestors=self.ancestors,
+            descendants=self.descendants,
+        )
 
 
 class Averaged(torch.autograd.Function):
-    """An `Average` of (n, c), with gradients for that."""
+    """An `Average` of (b, c), with gradients for that."""
 
     @staticmethod
     def forward(ctx: Any, matrix: Tensor, transposed: Tensor, dense: Tensor) -> Tensor:
-        """(n, c)."""
+        """(a, c)."""
         ctx.save_for_backward(transposed)
         return matrix @ dense
 
@@ -104,8 +141,14 @@ class Averaged(torch.autograd.Function):
         return None, None, transposed @ grads[0]
 
 
+def averaged(average: Average, x: Tensor) -> Tensor:
+    """(a, B, H) of (b, B, H)."""
+    found: Tensor = Averaged.apply(*average, x.flatten(1))  # type: ignore[no-untyped-call]
+    return found.view(-1, *x.shape[1:])
+
+
 class TwoLinear(nn.Module):
-    """Two linear layers side by side: (2, k, H) → (2, k, H)."""
+    """Two linear layers with ReLU, one for each way: (…, H) → (…, H)."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -113,51 +156,68 @@ class TwoLinear(nn.Module):
         self.weight = nn.Parameter(torch.stack([layer.weight.detach().T for layer in layers]))
         self.bias = nn.Parameter(torch.stack([layer.bias.detach()[None] for layer in layers]))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Each of the two for its half."""
-        return torch.baddbmm(self.bias, x, self.weight)
+    def forward(self, x: Tensor, way: int) -> Tensor:
+        """One of the two."""
+        flat = torch.addmm(self.bias[way], x.view(-1, x.shape[-1]), self.weight[way])
+        return flat.relu_().view(x.shape)
 
 
-class Messages(nn.Module):
-    r"""Rounds of messages both ways: (n, K, H) → (n, K, 2H), for K states side by side.
+class Normal(nn.Module):
+    """(…, c) less its mean, over its spread, in the episodes of the last updates.
 
-    .. math::
-        x_v^{(i+1)} = x_v^{(0)} + g(mean_{u ∈ ξ(v)} f(x_u^{(i)}))
-
-    with ξ(v) the producers of v (down) or its readers (up). f and g are linear with ReLU, others
-    for each way. Both ways are computed at once, as one graph with two copies of each vertex.
+    As batch normalisation, but the same for acting and for gradients: it changes between updates.
     """
 
-    def __init__(self, width: int, rounds: int) -> None:
-        super().__init__()
-        self.rounds = rounds
-        self.send, self.receive = TwoLinear(width), TwoLinear(width)
+    center: Tensor
+    spread: Tensor
+    batches: Tensor
 
-    def forward(self, first: Tensor, neighbours: Average) -> Tensor:
-        """What vertices know after hearing from their neighbours, again and again."""
-        n, states, width = first.shape
-        start = first.view(1, n * states, width).expand(2, -1, -1)
-        x = start
-        for _ in range(self.rounds):
-            sent = self.send(x).relu_().view(2 * n, states * width)
-            heard: Tensor = Averaged.apply(*neighbours, sent)  # type: ignore[no-untyped-call]
-            x = self.receive(heard.view(2, n * states, width)).relu_() + start
-        return torch.cat([*x], dim=1).view(n, states, 2 * width)
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.register_buffer("center", torch.zeros(width))
+        self.register_buffer("spread", torch.ones(width))
+        self.register_buffer("batches", torch.zeros(1))
+        self._noted: list[tuple[int, Tensor, Tensor]] = []
+
+    def forward(self, z: Tensor) -> Tensor:
+        """The same shape; what gradients are wanted for is noted."""
+        if torch.is_grad_enabled():
+            flat = z.detach().flatten(0, -2)
+            self._noted.append((len(flat), flat.sum(dim=0), flat.square().sum(dim=0)))
+        return (z - self.center) / self.spread
+
+    def settle(self) -> None:
+        """Follow what was noted since the last time."""
+        if not self._noted:
+            return
+        count = sum(count for count, _, _ in self._noted)
+        mean = torch.stack([total for _, total, _ in self._noted]).sum(dim=0) / count
+        squares = torch.stack([square for _, _, square in self._noted]).sum(dim=0)
+        spread = (squares / count - mean.square()).clamp(min=0.0).add(LEAST_VARIANCE).sqrt()
+        share = max(MEMORY, 1.0 / (float(self.batches) + 1.0))
+        self.center = self.center + share * (mean - self.center)
+        self.spread = self.spread + share * (spread - self.spread)
+        self.batches = self.batches + 1.0
+        self._noted.clear()
 
 
 class PlacetoPolicy(BaselinePolicy):
     r"""Logits of all devices for the vertex at hand, from the graph as it is placed now.
 
     .. math::
-        e_u = [x_u^{down} ‖ x_u^{up}], \quad
-        z_v = [e_v ‖ h_1(P_1) ‖ h_2(P_2) ‖ h_3(P_3)], \quad
-        P_i = mean_{u ∈ S_i(v)} l_i(e_u), \quad
-        π(d | v) = softmax(FFNN(z_v))
+        x_u^{(i+1)} = x_u^{(0)} + g(mean_{w ∈ ξ(u)} f(x_w^{(i)})), \quad
+        e_u = [x_u^{down} ‖ x_u^{up}]
 
-    with messages from producers (down) and from readers (up), and :math:`S_i(v)` the parents, the
-    children and the parallel vertices of v. Messages start from the cost and the output size of
-    each vertex, the one-hot of the device it is on now, and whether it is v or was visited.
-    An episode takes n passes of message passing over n vertices: its time grows with n².
+    .. math::
+        P_i = mean_{u ∈ S_i(v)} l_i(e_u), \quad
+        z_v = [e_v ‖ h_1(P_1) ‖ h_2(P_2) ‖ h_3(P_3)], \quad
+        π(d | v) = softmax(FFNN(normal(z_v)))
+
+    with ξ(u) the producers of u (down) or its readers (up), f and g linear with ReLU, others for
+    each way, and :math:`S_i(v)` the parents, the children and the parallel vertices of v. Messages
+    start from the cost and the output size of each vertex, the one-hot of the device it is on now,
+    and whether it is v or was visited. An episode takes n passes of message passing over n
+    vertices; they share what is the same in several of them (see `placeto_plan`).
     """
 
     kind = PlacetoConfig.kind
@@ -168,9 +228,11 @@ class PlacetoPolicy(BaselinePolicy):
         width, both = config.width, 2 * config.width
         self.static = nn.Linear(NUM_STATIC, width)
         self.state = nn.Linear(config.devices + NUM_FLAGS, width, bias=False)
-        self.messages = Messages(width, config.rounds)
-        self.inside = nn.Linear(both, 3 * width)  # l_1, l_2, l_3
-        self.outside = nn.ModuleList(nn.Linear(width, both) for _ in range(3))
+        self.embed = nn.Linear(width, width)
+        self.send, self.receive = TwoLinear(width), TwoLinear(width)  # f, g
+        self.inside = nn.ModuleList(nn.Linear(both, width) for _ in range(3))  # l
+        self.outside = nn.ModuleList(nn.Linear(width, both) for _ in range(3))  # h
+        self.normal = Normal(4 * both)
         self.head = nn.Sequential(
             nn.Linear(4 * both, 2 * both),
             nn.ReLU(),
@@ -178,116 +240,134 @@ class PlacetoPolicy(BaselinePolicy):
             nn.ReLU(),
             nn.Linear(both, config.devices),
         )
-        self.apply(strong_at_first)
+        self.apply(even_at_first)
+
+    def settle(self) -> None:
+        """After an update, normalise by what was seen in it."""
+        self.normal.settle()
 
     def view(self, instance: Instance, device: str = "cpu") -> PlacetoView:
         """What the policy reads of an instance."""
         self.check_machine(instance.num_devices, instance.topology.name)
         order, n = fixed_order(instance), instance.num_vertices
         source, target = ordered_edges(instance, order)
-        start = torch.zeros(n, instance.num_devices, device=device)
-        if self.config.form == "improve":
-            start[:, 0] = 1.0
         return PlacetoView(
             order=order,
             step=np.argsort(order),
             first=np.arange(n),
             static=spread(costs_and_sizes(instance)[order], device),
-            neighbours=average(
-                np.concatenate([target, source + n]),
-                np.concatenate([source, target + n]),
-                *(2 * n, device),
-            ),
+            ways=make_ways(source, target, n),
+            rounds=self.config.rounds,
             ancestors=reachable(source, target, n),
             descendants=reachable(n - 1 - target, n - 1 - source, n, reverse=True),
-            start=start,
+            start=0 if self.config.form == "improve" else self.config.devices,
         )
 
     def act(
         self, view: PlacetoView, count: int, sampling: Sampling, generator: torch.Generator
     ) -> Tensor:
         """(B, n) the devices of so many sampled episodes, without gradients."""
-        n, devices = view.start.shape
-        taken = torch.zeros(count, n, dtype=torch.int64, device=view.static.device)
-        now = view.start.unsqueeze(1).repeat(1, count, 1)  # (n, B, D)
+        n, config = view.num_steps, self.config
+        lots = torch.rand((count, n, 3), generator=generator).numpy()
+        taken = np.empty((count, n), np.int64)
+        logits = np.empty((count, n, config.devices), np.float32)
+        chance = (sampling.place_temperature, sampling.epsilon)
+        space = make_space(n, config.width, config.rounds)
+        play(self._layers(view), view.hearing(), view.start, lots, *chance, taken, logits, space)
+        return torch.as_tensor(taken, device=view.static.device)
+
+    def _layers(self, view: PlacetoView) -> Layers:
+        """The weights as the kernel takes them."""
+        first, middle, out = (linear(self.head[i]) for i in (0, 2, 4))
+        insides, outsides = ([linear(m) for m in part] for part in (self.inside, self.outside))
         with torch.no_grad():
-            static = self.static(view.static)
-            for step in range(n):
-                logits = self._logits(view, static, np.array([step]), now.unsqueeze(1))[0]
-                taken[:, step] = pick(logits, sampling, generator)
-                now[step] = one_hot(taken[:, step], devices).to(now)
-        return taken
+            scaled = first.weight / self.normal.spread
+            tensors = [
+                *(self.static(view.static), *self._states(), self.embed.weight.T, self.embed.bias),
+                *(self.send.weight, self.send.bias.squeeze(1)),
+                *(self.receive.weight, self.receive.bias.squeeze(1)),
+                torch.cat([layer.weight.T for layer in insides], dim=1),
+                torch.cat([layer.bias for layer in insides]),
+                torch.stack([layer.weight.T for layer in outsides]),
+                torch.stack([layer.bias for layer in outsides]),
+                *(scaled.T, first.bias - scaled @ self.normal.center),
+                *(middle.weight.T, middle.bias, out.weight.T, out.bias),
+            ]
+        return Layers(*(tensor.detach().cpu().contiguous().numpy() for tensor in tensors))
+
+    def _states(self) -> tuple[Tensor, Tensor]:
+        """(D + 1, H) of the device a vertex is on, or of none, and (2, H) of the flags."""
+        weight, devices = self.state.weight.T, self.config.devices
+        on, flags = weight[:devices], weight[devices:]
+        return torch.cat([on, torch.zeros_like(on[:1])]), flags
 
     def log_probs(self, view: PlacetoView, taken: Tensor, temperature: float = 1.0) -> Tensor:
         """(B, n, D) log-probability of every device at every step.
 
-        Where what gradients need is large, it is computed again for them, chunk by chunk.
+        Where what gradients need is large, it is computed again for them, part by part.
         """
-        count, n = taken.shape
-        size = max(CHUNK // max(n * count, 1), 1)
-        chunks = [np.arange(first, min(first + size, n)) for first in range(0, n, size)]
-        saved = 4 * n * n * count * self.config.width * (8 * self.config.rounds + 16)
-        if torch.is_grad_enabled() and saved > MOST_SAVED:
-            again = partial(checkpoint, self._chunk, use_reentrant=False, preserve_rng_state=False)
-            logits = [again(view, steps, taken) for steps in chunks]
-        else:
-            logits = [self._chunk(view, steps, taken) for steps in chunks]
-        return (torch.cat(logits).transpose(0, 1) / temperature).log_softmax(dim=2)
+        parts = []
+        for first, last in view.chunks():
+            plan = view.plan(first, last)
+            some = max(CHUNK * (2 * self.config.rounds + 2) // plan.size, 1)  # episodes at once
+            saved = 16 * plan.size * len(taken) * self.config.width * len(view.chunks())
+            run = self._planned
+            if torch.is_grad_enabled() and saved > MOST_SAVED:
+                run = partial(checkpoint, run, use_reentrant=False, preserve_rng_state=False)
+            logits = [run(view, plan, taken[at : at + some]) for at in range(0, len(taken), some)]
+            parts.append(torch.cat(logits, dim=1))
+        return (torch.cat(parts).transpose(0, 1) / temperature).log_softmax(dim=2)
 
-    def _chunk(self, view: PlacetoView, steps: IntArray, taken: Tensor) -> Tensor:
-        """(C, B, D) logits at (C,) steps of episodes that took (B, n)."""
-        n, devices = view.start.shape
-        went = one_hot(taken.T, devices).to(view.start)  # (n, B, D)
-        at = torch.as_tensor(steps, device=taken.device)
-        before = torch.arange(n, device=taken.device).unsqueeze(1) < at  # (n, C)
-        now = torch.where(before[..., None, None], went.unsqueeze(1), view.start[:, None, None])
-        return self._logits(view, self.static(view.static), steps, now)
+    def _planned(self, view: PlacetoView, plan: Plan, taken: Tensor) -> Tensor:
+        """(C, B, D) logits at the steps of a plan, of episodes that took (B, n)."""
+        first = self._at_first(view, plan.vertex, plan.step, taken)
+        ends = []
+        for way, levels in enumerate(plan.levels):
+            x = first
+            for level in levels:
+                x = self._round(x, first, level, way)
+            ends.append(x[plan.last[way]])
+        e = torch.cat(ends, dim=2)  # (E, B, 2H)
+        pools = [
+            averaged(group, relu(inside(e)))
+            for group, inside in zip(plan.groups, self.inside, strict=True)
+        ]
+        return self._decide(e[plan.mine], pools)
 
-    def _logits(self, view: PlacetoView, static: Tensor, steps: IntArray, now: Tensor) -> Tensor:
-        """(C, B, D) logits at (C,) steps from (n, C, B, D) the devices that vertices are on."""
-        n, size, count, devices = now.shape
-        at = torch.as_tensor(steps, device=now.device)
-        vertices = torch.arange(n, device=now.device).unsqueeze(1)
-        flags = torch.stack([vertices == at, vertices < at], dim=2).to(now)  # (n, C, 2)
-        on, flag = self.state.weight.T[:devices], self.state.weight.T[devices:]
-        x = (static.unsqueeze(1) + flags @ flag).unsqueeze(2) + now @ on
-        x = x.view(n, size * count, -1)
-        e = self.messages(x, view.neighbours).view(n, size, count, -1)
-        parts = relu(self.inside(e)).view(n, size, count, 3, -1)
-        pools = torch.einsum("cin,ncbih->icbh", view.groups(steps), parts)
-        mine = e[at, torch.arange(size, device=now.device)]  # (C, B, 2H)
+    def _round(self, x: Tensor, first: Tensor, level: Level, way: int) -> Tensor:
+        heard = averaged(level.heard, self.send(x, way))
+        told: Tensor = self.receive(heard, way)
+        return told + first[level.first]
+
+    def _at_first(self, view: PlacetoView, vertex: Tensor, step: Tensor, taken: Tensor) -> Tensor:
+        """(N, B, H) what messages start from, of (N,) vertices at steps of (B, n) episodes."""
+        on, flags = self._states()
+        is_current, is_placed = (step == vertex).unsqueeze(1), (step > vertex).unsqueeze(1)
+        static = self.static(view.static)[vertex] + is_current * flags[0] + is_placed * flags[1]
+        device = torch.where(is_placed, taken.T[vertex], view.start)  # (N, B)
+        x: Tensor = self.embed(relu(static.unsqueeze(1) + on[device]))
+        return x
+
+    def _decide(self, mine: Tensor, pools: list[Tensor]) -> Tensor:
+        """(…, D) logits from (…, 2H) the vertex at hand and three (…, H) means over groups."""
         pooled = [relu(layer(pool)) for layer, pool in zip(self.outside, pools, strict=True)]
-        logits: Tensor = self.head(torch.cat([mine, *pooled], dim=2))
+        logits: Tensor = self.head(self.normal(torch.cat([mine, *pooled], dim=-1)))
         return logits
 
 
-def strong_at_first(layer: nn.Module) -> None:
-    """Let what goes through a linear layer with ReLU come out as large as it was (He et al. 2015).
+def linear(layer: nn.Module) -> nn.Linear:
+    """The same layer, which is a linear one."""
+    assert isinstance(layer, nn.Linear)
+    return layer
 
-    With torch's own first weights nothing that neighbours tell would be left after some rounds.
-    """
+
+def even_at_first(layer: nn.Module) -> None:
+    """First weights as in the released code: Glorot and Bengio's, and no bias."""
     if isinstance(layer, (nn.Linear, TwoLinear)):
-        fan_in = layer.weight.shape[1]
-        nn.init.uniform_(layer.weight, -((6 / fan_in) ** 0.5), (6 / fan_in) ** 0.5)
-
-
-def average(row: IntArray, column: IntArray, n: int, device: str) -> Average:
-    """The mean over the columns of each row, as often as they are there."""
-    values = 1.0 / np.bincount(row, minlength=n)[row]
-    forward = sparse_matrix((values, (row, column)), shape=(n, n))
-    with warnings.catch_warnings():  # torch says that its sparse matrices are young
-        warnings.simplefilter("ignore")
-        return Average(*(_csr(matrix.tocsr(), device) for matrix in (forward, forward.T)))
-
-
-def _csr(matrix: Any, device: str) -> Tensor:
-    return torch.sparse_csr_tensor(
-        torch.as_tensor(matrix.indptr.astype(np.int64)),
-        torch.as_tensor(matrix.indices.astype(np.int64)),
-        torch.as_tensor(matrix.data.astype(np.float32)),
-        size=matrix.shape,
-        device=device,
-    )
+        bound = (6 / sum(layer.weight.shape[-2:])) ** 0.5
+        nn.init.uniform_(layer.weight, -bound, bound)
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)
 
 
 def reachable(

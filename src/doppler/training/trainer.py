@@ -189,6 +189,8 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         self.optimizer.step()
+        if isinstance(self.policy, BaselinePolicy):
+            self.policy.settle()
 
     def _progress(
         self, stage: str, exercise: Exercise, makespans: FloatArray, loss: float, lr: float
