@@ -17,8 +17,17 @@ pytest.importorskip("safetensors")
 
 from safetensors.torch import load, save  # noqa: E402
 
-from doppler.policies.checkpoint import load_policy, read_provenance, save_policy  # noqa: E402
+from doppler.policies.checkpoint import (  # noqa: E402
+    load_any,
+    load_policy,
+    read_provenance,
+    save_policy,
+)
 from doppler.policies.dual import DualPolicy, PolicyConfig, make_policy  # noqa: E402
+from doppler.policies.gdp import GdpConfig  # noqa: E402
+from doppler.policies.kinds import make_any  # noqa: E402
+from doppler.policies.placeto import PlacetoConfig  # noqa: E402
+from doppler.policies.seq2seq import Seq2SeqConfig  # noqa: E402
 
 CONFIG = PolicyConfig(width=4, rounds=1, features="paper")
 PROVENANCE = {"graphs": ["ffnn"], "episodes": 12, "best_s": 0.5, "note": "größer"}
@@ -41,9 +50,9 @@ def parts(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
     return load(data), json.loads(data[8 : 8 + size])["__metadata__"]
 
 
-def assert_refused(path: Path, message: str) -> None:
+def assert_refused(path: Path, message: str, load: Callable[[Path], Any] = load_policy) -> None:
     with pytest.raises(CheckpointError, match=message) as caught:
-        load_policy(path)
+        load(path)
     assert caught.value.hint
     assert str(path) in caught.value.message
 
@@ -60,6 +69,41 @@ def test_what_is_saved_is_loaded(tmp_path: Path, features: str) -> None:
     assert all(parameter.requires_grad for parameter in again.parameters())
     save_policy(again, tmp_path / "b", PROVENANCE)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        PlacetoConfig(width=4, rounds=1, devices=3),
+        GdpConfig(width=4, layers=1, devices=3),
+        Seq2SeqConfig(width=4, groups=5, devices=3),
+    ],
+    ids=lambda config: config.kind,
+)
+def test_every_kind_is_loaded_as_it_was(tmp_path: Path, config: Any) -> None:
+    mine = make_any(config, 3)
+    save_policy(mine, tmp_path / "a", PROVENANCE)
+    again = load_any(tmp_path / "a")
+    assert type(again) is type(mine)
+    assert again.config == config
+    for name, tensor in mine.state_dict().items():
+        assert torch.equal(again.state_dict()[name], tensor)
+    assert_refused(tmp_path / "a", f"holds a policy of kind `{config.kind}`, not `doppler`")
+    tensors, metadata = parts(tmp_path / "a")
+    assert metadata["kind"] == config.kind
+    (tmp_path / "a").write_bytes(save(tensors, metadata | {"kind": "gpd"}))
+    assert_refused(tmp_path / "a", "holds a policy of unknown kind 'gpd'", load_any)
+    more = json.dumps(json.loads(metadata["config"]) | {"devices": 4})
+    (tmp_path / "a").write_bytes(save(tensors, metadata | {"config": more}))
+    assert_refused(tmp_path / "a", "expected", load_any)
+    huge = json.dumps(json.loads(metadata["config"]) | {"devices": 10**9})
+    (tmp_path / "a").write_bytes(save(tensors, metadata | {"config": huge}))
+    assert_refused(tmp_path / "a", "too few weights", load_any)
+
+
+def test_files_of_the_dual_policy_are_as_they_were(path: Path) -> None:
+    assert "kind" not in parts(path)[1]
+    assert isinstance(load_any(path), DualPolicy)
 
 
 def test_a_loaded_policy_has_memory_of_its_own(path: Path) -> None:

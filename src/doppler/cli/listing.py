@@ -45,10 +45,10 @@ def list_names(
 
 def _placers() -> list[tuple[str, str]]:
     from doppler.placers import make_placer, placer_names
-    from doppler.placers.doppler import DopplerPlacer
+    from doppler.placers.registry import learned_names
 
     rows = [(name, _first_line(make_placer(name).__doc__)) for name in placer_names()]
-    return sorted([*rows, ("doppler:RUN", _first_line(DopplerPlacer.__doc__))])
+    return sorted([*rows, *((f"{name}:RUN", text) for name, text in learned_names().items())])
 
 
 def _workloads() -> list[tuple[str, str]]:

@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from doppler.training.config import TrainConfig
     from doppler.training.run import Run
 
-SECONDS = 7200.0
+SECONDS, PRESET = 7200.0, "pretrain"
 
 
 def pretrain(
@@ -98,7 +98,7 @@ def pretrain(
         }
         run = _resume(output, given, save_every, wandb)
     else:
-        config = _config(config_file, options, transfer=start is not None)
+        config = _config(config_file, options, start)
         run = _start(output, config, drawing, start, save_every, wandb)
     _train(run, output)
     if as_json:
@@ -107,13 +107,12 @@ def pretrain(
         _print(run, output)
 
 
-def _config(file: Path | None, options: dict[str, Any], *, transfer: bool) -> "TrainConfig":
+def _config(file: Path | None, options: dict[str, Any], start: str | None) -> "TrainConfig":
     """The preset for two hours, changed by the file, changed by the options given."""
-    from doppler.cli.training import changed_config
+    from doppler.cli.training import base_config, changed_config
 
-    config = changed_config(
-        None, file, options, transfer=transfer, seconds=SECONDS, default="pretrain"
-    )
+    base = replace(base_config(None, None, file, start, default=PRESET), seconds=SECONDS)
+    config = changed_config(base, file, options)
     if "real" in config.stages:
         raise ConfigError("a pretraining has no stage `real`", hint="that is one of `dop train`")
     return config

@@ -43,6 +43,14 @@ def train(
             help=f"May be repeated: every graph is trained on each. Default: {DEFAULT_TOPOLOGY}.",
         ),
     ] = None,
+    policy_name: Annotated[
+        str | None,
+        typer.Option(
+            "--policy",
+            metavar="NAME",
+            help="doppler, or one to compare with: placeto, placeto-pretrain, gdp, seq2seq.",
+        ),
+    ] = None,
     preset_name: Annotated[
         str | None,
         typer.Option("--preset", metavar="default|paper", help="Settings to begin with."),
@@ -115,12 +123,13 @@ def train(
         if resume:
             given: dict[str, Any] = {"a graph": graph_files, "--topology": topology_names}
             given |= {"--from": start, "--preset": preset_name, "--config": config_file}
+            given |= {"--policy": policy_name}
             refuse(given | {f"--{name}": value for name, value in options.items()}, output)
             run = _resume(stack, output, save_every, wandb)
             graph, topology = (str(output / files[0]) for files in run.manifest.files().values())
         elif graph_files:
-            transfer = start is not None
-            config = changed_config(preset_name, config_file, options, transfer=transfer)
+            base = base_config(policy_name, preset_name, config_file, start)
+            config = changed_config(base, config_file, options)
             names = topology_names or [DEFAULT_TOPOLOGY]
             run = _start(stack, graph_files, names, config, output, start, save_every, wandb)
             graph, topology = str(graph_files[0]), names[0]
@@ -134,7 +143,8 @@ def train(
         print_json(_document_of(run, results, output))
     else:
         seen = str(results[0].recalibrated or topology)
-        how = ["dop", "place", graph, "--topology", seen, "--placer", f"doppler:{output}"]
+        placer = f"{run.trainer.policy.kind}:{output}"
+        how = ["dop", "place", graph, "--topology", seen, "--placer", placer]
         _print(run, results, output, shlex.join(how))
 
 
@@ -148,23 +158,41 @@ def refuse(options: dict[str, Any], output: Path) -> None:
         )
 
 
-def changed_config(
+def base_config(
+    policy_name: str | None,
     preset_name: str | None,
     file: Path | None,
-    options: dict[str, Any],
+    start: str | None,
     *,
-    transfer: bool,
-    seconds: float | None = None,
     default: str = "default",
 ) -> "TrainConfig":
-    """The preset with a budget, changed by the file, changed by those options that are not None."""
+    """The preset to begin with, for the policy that is named or gone on from."""
+    from doppler.training.api import starting_policy
     from doppler.training.config import preset
+    from doppler.training.config_io import read_document
+
+    document = {} if file is None else read_document(file)
+    name, table = preset_name or str(document.get("preset", default)), document.get("policy")
+    kind = str(table.get("kind", "doppler")) if isinstance(table, dict) else "doppler"
+    if start is None:
+        return preset(name, policy_name or kind)
+    policy = starting_policy(start)
+    if policy_name is not None and preset(name, policy_name).policy.kind != policy.kind:
+        raise ConfigError(
+            f"`{start}` holds a policy of kind `{policy.kind}`, not `{policy_name}`",
+            hint="leave out --policy",
+        )
+    base = preset(name, policy.kind)
+    return replace(base, stages=("sim",))  # imitation would undo what was learned
+
+
+def changed_config(
+    base: "TrainConfig", file: Path | None, options: dict[str, Any]
+) -> "TrainConfig":
+    """The preset, changed by the file, changed by those options that are not None."""
     from doppler.training.config_io import config_from, read_document
 
     document = {} if file is None else read_document(file)
-    base = replace(preset(preset_name or str(document.get("preset", default))), seconds=seconds)
-    if transfer:  # imitation would undo what was learned
-        base = replace(base, stages=("sim",))
     config = config_from(document | {"preset": base.preset}, base, source=f"`{file}`")
     given = {key: value for key, value in options.items() if value is not None}
     if {"episodes", "seconds"} <= set(given):

@@ -13,7 +13,7 @@ import numpy as np
 from doppler.errors import CheckpointError, DopplerError
 from doppler.inference.config import PolicyConfig
 from doppler.inference.policy import ArrayPolicy, shapes_of
-from doppler.inference.tensor_file import FLOAT, Entry, opened
+from doppler.inference.tensor_file import FLOAT, Entry, Floats, TensorFile, opened
 from doppler.mdp.features import FEATURE_VERSION
 
 FORMAT, VERSION = "doppler-policy", 1
@@ -24,13 +24,28 @@ def read_policy(path: str | Path) -> ArrayPolicy:
     """The policy in a checkpoint."""
     path = Path(path)
     with opened(path) as file:
-        config = _config(checked_metadata(file, path), path)
-        _check_tensors(file.entries, config, path)
-        tensors = {name: file.floats(name) for name in file.entries}
+        metadata = checked_metadata(file, path)
+        if (kind := kind_of(metadata)) != PolicyConfig.kind:
+            raise CheckpointError(
+                f"`{path}` holds a policy of kind `{kind}`, not `{PolicyConfig.kind}`",
+                hint=f"its placer is `{kind}:{path}`",
+            )
+        config: PolicyConfig = config_of(metadata, PolicyConfig, path)
+        if config.rounds > len(file.entries) or config.width > num_bytes(file):
+            raise too_few_weights(config, path)
+        return ArrayPolicy(config, read_tensors(file, shapes_of(config), path))
+
+
+def read_tensors(
+    file: TensorFile, expected: Mapping[str, tuple[int, ...]], path: Path
+) -> dict[str, Floats]:
+    """The weights in an open file, if they are of these shapes, and numbers."""
+    _check_tensors(file.entries, expected, path)
+    tensors = {name: file.floats(name) for name in file.entries}
     for name, array in tensors.items():
         if not np.isfinite(array).all():
             raise not_finite(name, f"`{path}`")
-    return ArrayPolicy(config, tensors)
+    return tensors
 
 
 def has_shipped_policy() -> bool:
@@ -112,29 +127,43 @@ def not_finite(name: str, owner: str) -> CheckpointError:
     )
 
 
-def _config(metadata: Mapping[str, str], path: Path) -> PolicyConfig:
+def kind_of(metadata: Mapping[str, str]) -> str:
+    """The kind of policy that a file says it holds; without a word, it is the dual policy."""
+    return metadata.get("kind", PolicyConfig.kind)
+
+
+def config_of(metadata: Mapping[str, str], cls: Any, path: Path) -> Any:
+    """The shape of the policy that a file says it holds, as a dataclass for such shapes."""
     values = json_object(metadata, "config", path)
-    types = {field.name: field.type for field in fields(PolicyConfig)}
+    types = {field.name: field.type for field in fields(cls)}
     keys = sorted(types.keys() | values.keys())
     wrong = [key for key in keys if type(values.get(key)) is not types.get(key)]
     try:
         if wrong:
             raise CheckpointError(f"`{wrong[0]}` is missing, unknown or of another type")
-        return PolicyConfig(**values)
+        return cls(**values)
     except DopplerError as error:
         raise CheckpointError(
             f"`{path}`: `config` is {values}: {error.message}", hint="use an earlier checkpoint"
         ) from None
 
 
-def _check_tensors(entries: Mapping[str, Entry], config: PolicyConfig, path: Path) -> None:
+def num_bytes(file: TensorFile) -> int:
+    """Bytes of all tensors in an open file."""
+    return sum(entry.end - entry.begin for entry in file.entries.values())
+
+
+def too_few_weights(config: object, path: Path) -> CheckpointError:
+    """The error of a config that no policy with a file's weights can have."""
+    return CheckpointError(
+        f"`{path}` has too few weights for {config}", hint="use an earlier checkpoint"
+    )
+
+
+def _check_tensors(
+    entries: Mapping[str, Entry], expected: Mapping[str, tuple[int, ...]], path: Path
+) -> None:
     """Raise unless names, shapes and dtypes are those of a policy of the file's config."""
-    num_bytes = sum(entry.end - entry.begin for entry in entries.values())
-    if config.rounds > len(entries) or config.width > num_bytes:
-        raise CheckpointError(
-            f"`{path}` has too few weights for {config}", hint="use an earlier checkpoint"
-        )
-    expected = shapes_of(config)
 
     def problem(name: str) -> str | None:
         if name not in expected:

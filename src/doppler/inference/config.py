@@ -1,6 +1,7 @@
 """PolicyConfig: the shape of a policy, and of what it reads."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from doppler.errors import ConfigError, UnknownNameError
 from doppler.mdp.features import FEATURE_SETS, VERTEX_STATE
@@ -14,6 +15,8 @@ NUM_EDGE_COLUMNS = 2
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyConfig:
     """The shape of a policy."""
+
+    kind: ClassVar[str] = "doppler"
 
     width: int = 64  # H, of all embeddings
     rounds: int = 6  # K, of message passing

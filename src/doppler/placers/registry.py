@@ -3,7 +3,7 @@
 from importlib import import_module
 
 from doppler.assignment import Assignment
-from doppler.errors import UnknownNameError
+from doppler.errors import ConfigError, UnknownNameError
 from doppler.graph.graph import Graph
 from doppler.inference.checkpoint import has_shipped_policy
 from doppler.placers.answer import ask
@@ -38,6 +38,12 @@ _LEARNED = {  # those that take a policy: `name:run`, or `name:checkpoint`; or t
     "auto": "doppler.placers.auto:AutoPlacer",
     "doppler": "doppler.placers.doppler:DopplerPlacer",
 }
+_BASELINES = {  # the same, but none is shipped for them
+    "gdp": "doppler.placers.learned:GdpPlacer",
+    "placeto": "doppler.placers.learned:PlacetoPlacer",
+    "placeto-pretrain": "doppler.placers.learned:PlacetoPlacer",
+    "seq2seq": "doppler.placers.learned:Seq2SeqPlacer",
+}
 
 
 def placer_names() -> list[str]:
@@ -48,6 +54,16 @@ def placer_names() -> list[str]:
     return sorted({*_PLACERS, *_LEARNED} if has_shipped_policy() else _PLACERS)
 
 
+def learned_names() -> dict[str, str]:
+    """The names of those that place by a policy alone, and the first line of what they are."""
+    found = {}
+    for name, where in sorted((_LEARNED | _BASELINES).items()):
+        if name not in _PLACERS:
+            module, _, cls = where.partition(":")
+            found[name] = str(getattr(import_module(module), cls).__doc__).splitlines()[0]
+    return found
+
+
 def make_placer(name: str, *, budget_s: float | None = None) -> Placer:
     """The placer of that name; `budget_s` is for those that search as long as they may.
 
@@ -56,9 +72,11 @@ def make_placer(name: str, *, budget_s: float | None = None) -> Placer:
     does, `auto` goes without, and `doppler` is a `CheckpointError`.
     """
     name, with_policy, path = name.partition(":")
-    known = _LEARNED if with_policy else {**_PLACERS, **_LEARNED}
+    known = _LEARNED | _BASELINES if with_policy else _PLACERS | _LEARNED
+    if name in _BASELINES and not with_policy:
+        raise ConfigError(f"placer `{name}` needs a policy", hint=f"as in `{name}:runs/x`")
     if name not in known:
-        raise UnknownNameError("placer", name, {**_PLACERS, **_LEARNED})
+        raise UnknownNameError("placer", name, _PLACERS | _LEARNED | _BASELINES)
     module, _, cls = known[name].partition(":")
     kind = getattr(import_module(module), cls)
     placer: Placer

@@ -14,17 +14,35 @@ from torch import Tensor
 
 from doppler.errors import CheckpointError
 from doppler.files import write_bytes
-from doppler.inference.checkpoint import FORMAT, VERSION, not_finite, read_policy
+from doppler.inference import tensor_file
+from doppler.inference.checkpoint import (
+    FORMAT,
+    VERSION,
+    config_of,
+    kind_of,
+    not_finite,
+    num_bytes,
+    read_policy,
+    read_tensors,
+    too_few_weights,
+)
 from doppler.inference.checkpoint import checked_metadata as checked_metadata
 from doppler.inference.checkpoint import json_object as json_object
 from doppler.inference.checkpoint import read_provenance as read_provenance
 from doppler.inference.policy import ArrayPolicy
-from doppler.inference.tensor_file import reading
 from doppler.mdp.features import FEATURE_VERSION
 from doppler.policies.dual import DualPolicy
+from doppler.policies.kinds import (
+    CONFIGS,
+    AnyConfig,
+    Policy,
+    empty_policy,
+    largest,
+    most_layers,
+)
 
 
-def save_policy(policy: DualPolicy, path: str | Path, provenance: Mapping[str, Any]) -> None:
+def save_policy(policy: Policy, path: str | Path, provenance: Mapping[str, Any]) -> None:
     """Write a policy, whole or not at all, with JSON values that tell how it came about."""
     path = Path(path)
     tensors = {k: t.detach().cpu().contiguous() for k, t in policy.state_dict().items()}
@@ -43,12 +61,38 @@ def save_policy(policy: DualPolicy, path: str | Path, provenance: Mapping[str, A
         "config": json.dumps(asdict(policy.config)),
         "provenance": history,
     }
+    if policy.kind != DualPolicy.kind:  # which no file named before there were others
+        metadata["kind"] = policy.kind
     write_tensors(path, tensors, metadata)
 
 
 def load_policy(path: str | Path, device: str = "cpu") -> DualPolicy:
-    """The policy in a checkpoint, on a torch device."""
+    """The dual policy in a checkpoint, on a torch device."""
     return to_torch(read_policy(path)).to(device)
+
+
+def load_any(path: str | Path, device: str = "cpu") -> Policy:
+    """The policy in a checkpoint, of whatever kind, on a torch device."""
+    path = Path(path)
+    with tensor_file.opened(path) as file:
+        metadata = checked_metadata(file, path)
+        if (kind := kind_of(metadata)) == DualPolicy.kind:
+            return load_policy(path, device)
+        if kind not in CONFIGS:
+            raise CheckpointError(
+                f"`{path}` holds a policy of unknown kind {kind!r}",
+                hint="a newer version of doppler may have written it",
+            )
+        config: AnyConfig = config_of(metadata, CONFIGS[kind], path)
+        if most_layers(config) > len(file.entries) or largest(config) > num_bytes(file):
+            raise too_few_weights(config, path)
+        with torch.device("meta"):
+            policy = empty_policy(config)
+        shapes = {name: tuple(tensor.shape) for name, tensor in policy.state_dict().items()}
+        arrays = read_tensors(file, shapes, path)
+    tensors = {name: torch.tensor(array) for name, array in arrays.items()}
+    policy.load_state_dict(tensors, assign=True)
+    return policy.to(device)
 
 
 def to_torch(arrays: ArrayPolicy) -> DualPolicy:
@@ -76,7 +120,7 @@ def _in_order(data: bytes) -> bytes:
 @contextmanager
 def opened(path: Path) -> Iterator[Any]:
     """An open safetensors file; a `CheckpointError` where there is none, or a broken one."""
-    with reading(path, SafetensorError), safe_open(path, framework="pt") as file:
+    with tensor_file.reading(path, SafetensorError), safe_open(path, framework="pt") as file:
         yield file
 
 

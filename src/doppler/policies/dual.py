@@ -27,6 +27,8 @@ class Scores:
 class DualPolicy(nn.Module):
     """SEL and PLC (Sec. 4.2), for any graph and any number of devices."""
 
+    kind = PolicyConfig.kind
+
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__()
         self.config = config

@@ -14,8 +14,11 @@ from doppler.executor import Executor
 from doppler.graph.graph import Graph
 from doppler.inference.checkpoint import shipped_bytes, shipped_policy
 from doppler.placers.doppler import POLICY_FILE, DopplerPlacer
-from doppler.policies.checkpoint import load_policy, to_torch
-from doppler.policies.dual import DualPolicy
+from doppler.placers.learned import LearnedPlacer
+from doppler.policies.baseline import BaselinePolicy
+from doppler.policies.checkpoint import load_any, to_torch
+from doppler.policies.dual import PolicyConfig
+from doppler.policies.kinds import Policy, for_devices
 from doppler.topology.topology import Topology
 from doppler.training.config import TrainConfig
 from doppler.training.manifest import Manifest, distinct
@@ -32,7 +35,8 @@ from doppler.training.run import (
 from doppler.training.run_dir import BEST, BEST_FILES
 from doppler.training.trainer import Trainer
 
-Start = DopplerPlacer | str | Path  # a trained placer, a run or a checkpoint; or, as text:
+Trained = DopplerPlacer | LearnedPlacer
+Start = Trained | str | Path  # a trained placer, a run or a checkpoint; or, as text:
 PRETRAINED = "pretrained"  # the policy that comes with the package
 
 
@@ -44,7 +48,7 @@ def train(
     out: str | Path | None = None,
     start: Start | None = None,
     executor: Executor | None = None,
-) -> DopplerPlacer:
+) -> Trained:
     """A placer trained on every graph on every topology.
 
     `out` is a new directory for the run: checkpoints, metrics and the best assignments. `start` is
@@ -74,16 +78,16 @@ def train(
         )
         for _ in trainer.run():
             pass
-    return DopplerPlacer(trainer.policy)
+    return placer_of(trainer.policy)
 
 
-def resume(out: str | Path, *, executor: Executor | None = None) -> DopplerPlacer:
+def resume(out: str | Path, *, executor: Executor | None = None) -> Trained:
     """The placer of a run, trained to its end."""
     with ExitStack() as stack:
         return finish(resume_run(Path(out), make_executor=executors(stack, executor)))
 
 
-def finish(run: Run) -> DopplerPlacer:
+def finish(run: Run) -> Trained:
     """The placer of a run that is trained to its end."""
     try:
         with stopping(run.stop), run:
@@ -91,7 +95,7 @@ def finish(run: Run) -> DopplerPlacer:
                 pass
     except Interrupted:
         raise KeyboardInterrupt from None
-    return DopplerPlacer(run.trainer.policy)
+    return placer_of(run.trainer.policy)
 
 
 def make_manifest(
@@ -99,7 +103,7 @@ def make_manifest(
     topologies: Sequence[Topology],
     config: TrainConfig,
     *,
-    policy: DualPolicy | None = None,
+    policy: Policy | None = None,
     command: str = "",
     parent: dict[str, Any] | None = None,
 ) -> Manifest:
@@ -117,8 +121,9 @@ def make_manifest(
             hint="go on from a run (--from runs/x), or put imitation and sim before it "
             "(--stages imitation,sim,real)",
         )
+    shape = config.policy if policy is None else policy.config
     return Manifest(
-        config=config if policy is None else replace(config, policy=policy.config),
+        config=replace(config, policy=for_devices(shape, topologies[0].num_devices)),
         graphs=distinct(graphs),
         topologies=distinct(topologies),
         command=command,
@@ -130,10 +135,16 @@ def pretraining(
     recipe: Recipe, config: TrainConfig, *, start: Start | None = None, command: str = ""
 ) -> Manifest:
     """What a pretraining is started with: the problems that the recipe draws."""
-    policy = None if start is None else starting_policy(start)
+    if start is not None:
+        config = replace(config, policy=starting_policy(start).config)
+    if not isinstance(config.policy, PolicyConfig):
+        raise ConfigError(
+            f"policy `{config.policy.kind}` cannot be pretrained: it is for one number of devices",
+            hint="train it on one machine: dop train",
+        )
     recipe, drawn = recipe.draw()
     return Manifest(
-        config=config if policy is None else replace(config, policy=policy.config),
+        config=config,
         recipe=recipe,
         problems=drawn,
         command=command,
@@ -169,21 +180,26 @@ def executors(stack: ExitStack, executor: Executor | None = None) -> MakeExecuto
 
 def starting_assignments(start: Start) -> list[Assignment]:
     """The best assignments of a run to go on from."""
-    if isinstance(start, DopplerPlacer) or start == PRETRAINED or not Path(start).is_dir():
+    if not isinstance(start, (str, Path)) or start == PRETRAINED or not Path(start).is_dir():
         return []
     return [read_assignment(file) for file in sorted((Path(start) / BEST).glob(BEST_FILES))]
 
 
-def starting_policy(start: Start) -> DualPolicy:
+def starting_policy(start: Start) -> Policy:
     """The policy to go on from: a copy."""
     if start == PRETRAINED:
         return to_torch(shipped_policy())
-    return deepcopy(start.policy) if isinstance(start, DopplerPlacer) else load_policy(_file(start))
+    return load_any(_file(start)) if isinstance(start, (str, Path)) else deepcopy(start.policy)
+
+
+def placer_of(policy: Policy) -> Trained:
+    """The placer that places by a policy."""
+    return LearnedPlacer(policy) if isinstance(policy, BaselinePolicy) else DopplerPlacer(policy)
 
 
 def describe(start: Start) -> dict[str, Any]:
     """JSON values: where a policy to go on from is."""
-    if isinstance(start, DopplerPlacer):
+    if not isinstance(start, (str, Path)):
         return {"path": None}
     if start == PRETRAINED:
         return {"path": PRETRAINED, "digest": _digest(shipped_bytes())}

@@ -1,9 +1,13 @@
 """TrainConfig: how a policy is trained, and the presets."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from doppler.errors import ConfigError, UnknownNameError
 from doppler.policies.dual import PolicyConfig
+from doppler.policies.gdp import GdpConfig
+from doppler.policies.kinds import AnyConfig
+from doppler.policies.placeto import PlacetoConfig
+from doppler.policies.seq2seq import Seq2SeqConfig
 from doppler.scheduler.choose import FIFO, ORDER, check_strategy
 from doppler.sim.config import SimConfig
 from doppler.sim.noise import Noise
@@ -132,7 +136,7 @@ class TrainConfig:
 
     preset: str = "default"  # where the other values came from
     stages: tuple[str, ...] = ("imitation", "sim")
-    policy: PolicyConfig = field(default_factory=PolicyConfig)
+    policy: AnyConfig = field(default_factory=PolicyConfig)  # of one of the `kinds`
     imitation: ImitationConfig = field(default_factory=ImitationConfig)
     sim: ReinforceConfig = field(default_factory=ReinforceConfig)
     real: RealConfig = field(default_factory=RealConfig)
@@ -154,6 +158,7 @@ class TrainConfig:
         for name in self.stages:
             if name not in STAGES:
                 raise UnknownNameError("stage", name, STAGES)
+        self._check_baseline()
         if self.seconds is not None and not self.seconds > 0:
             raise ConfigError(f"seconds is {self.seconds}, must be positive")
         if self.together < 1:
@@ -174,6 +179,17 @@ class TrainConfig:
                 raise ConfigError(f"{name}: episodes must not be negative, batch at least 1")
             if not 0 <= min(stage.lr) <= max(stage.lr) < 1:
                 raise ConfigError(f"{name}: lr is {stage.lr}, must be between 0 and 1")
+
+    def _check_baseline(self) -> None:
+        """Raise if a policy that is a baseline shall do what only the dual policy can."""
+        kind = self.policy.kind
+        if isinstance(self.policy, PolicyConfig):
+            return
+        hint = f'begin with the settings for it: preset("default", "{kind}")'
+        if self.sim.expert is not None or self.sim.messages != "episode":
+            raise ConfigError(f"policy `{kind}` has no `sim.expert` or `sim.messages`", hint=hint)
+        if "real" in self.stages and self.real.lessons:
+            raise ConfigError(f"policy `{kind}` takes no lessons in stage `real`", hint=hint)
 
     @property
     def sim_config(self) -> SimConfig:
@@ -232,8 +248,73 @@ PRESETS = {
 }
 
 
-def preset(name: str) -> TrainConfig:
-    """The config of that name."""
-    if name not in PRESETS:
-        raise UnknownNameError("training preset", name, PRESETS)
-    return PRESETS[name]
+def _baseline(
+    policy: AnyConfig,
+    lr: tuple[float, float],
+    exploration: float,
+    *,
+    batch: int = 16,
+    stages: tuple[str, ...] = ("sim",),
+) -> dict[str, TrainConfig]:
+    """The presets of a baseline.
+
+    `paper` is Sec. 6.1: lr and exploration of each method, an entropy weight of 1e-2, one episode
+    per update, a running mean as baseline (Sec. 4.1). `default` has batches, their mean as
+    baseline, and an lr for so many fewer updates.
+    """
+    few = RealConfig(batch=8, samples=8, plain=8, moves=0, lessons=0, temperature=(1.0, 0.5))
+    default = TrainConfig(
+        stages=stages,
+        policy=policy,
+        imitation=ImitationConfig(batch=batch),
+        sim=ReinforceConfig(
+            episodes=16384,
+            batch=batch,
+            lr=(2e-3, 1e-4),
+            temperature=(1.0, 1.0),
+            epsilon=(0.2, 0.0),
+            entropy=1e-2,
+            reinforce=1.0,
+            anchor=0.0,
+            alike=False,
+            expert=None,
+        ),
+        real=few,
+    )
+    paper = replace(
+        default,
+        preset="paper",
+        imitation=ImitationConfig(batch=1, lr=(lr[0], lr[0])),
+        sim=replace(
+            default.sim,
+            episodes=4000,
+            batch=1,
+            lr=lr,
+            epsilon=(exploration, 0.0),
+            running_mean=True,
+        ),
+        real=replace(few, batch=1, samples=1, plain=1, lr=lr, running_mean=True),
+    )
+    return {"default": default, "paper": paper}
+
+
+_GDP = ((1e-4, 1e-7), 0.2)  # lr and exploration: Sec. 6.1
+_PLACETO = ((1e-3, 1e-6), 0.5)  # Sec. 6.1
+_BOTH = ("imitation", "sim")
+POLICIES: dict[str, dict[str, TrainConfig]] = {  # presets by the name of the policy
+    PolicyConfig.kind: PRESETS,
+    "placeto": _baseline(PlacetoConfig(), *_PLACETO, batch=8),
+    "placeto-pretrain": _baseline(PlacetoConfig(), *_PLACETO, batch=8, stages=_BOTH),  # App. G.4
+    "gdp": _baseline(GdpConfig(), *_GDP),
+    # The DOPPLER paper does not train it; the lr and exploration are those of GDP.
+    "seq2seq": _baseline(Seq2SeqConfig(), *_GDP),
+}
+
+
+def preset(name: str, policy: str = PolicyConfig.kind) -> TrainConfig:
+    """The config of that name for a policy."""
+    if policy not in POLICIES:
+        raise UnknownNameError("policy", policy, POLICIES)
+    if name not in POLICIES[policy]:
+        raise UnknownNameError("training preset", name, POLICIES[policy])
+    return POLICIES[policy][name]

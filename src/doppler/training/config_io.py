@@ -9,8 +9,10 @@ from reprlib import repr as shortened
 from types import NoneType, UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from doppler.errors import ConfigError, DopplerError, FormatError
+from doppler.errors import ConfigError, DopplerError, FormatError, UnknownNameError
 from doppler.files import parse_json, read_text
+from doppler.policies.dual import PolicyConfig
+from doppler.policies.kinds import CONFIGS, AnyConfig
 from doppler.training.config import TrainConfig
 
 MAX = 1e18  # of any number
@@ -33,6 +35,8 @@ def read_document(path: str | Path) -> dict[str, Any]:
 def config_to(config: TrainConfig) -> dict[str, Any]:
     """JSON values of a config: `config_from` gives the same one back."""
     document: dict[str, Any] = _plain(asdict(config))
+    if not isinstance(config.policy, PolicyConfig):  # whose kind goes without saying
+        document["policy"] = {"kind": config.policy.kind} | document["policy"]
     return document
 
 
@@ -82,6 +86,8 @@ def _names(table: Any) -> Iterator[str]:
 
 def _value(kind: Any, value: Any, base: Any, key: str) -> Any:
     """A value of a field's type, from the one in a file; a `ConfigError` if it is of another."""
+    if kind == AnyConfig:
+        return _of_kind(value, base, key)
     if get_origin(kind) is UnionType:  # X | None
         if value is None or value is False:
             return None
@@ -103,6 +109,17 @@ def _value(kind: Any, value: Any, base: Any, key: str) -> Any:
         names = {int: "a whole number", bool: "true or false", str: "text"}
         raise _mistyped(key, value, names[kind])
     return value
+
+
+def _of_kind(value: Any, base: Any, key: str) -> Any:
+    """The config of a policy; a table of another `kind` than it was begins with its defaults."""
+    if not isinstance(value, Mapping):
+        raise _mistyped(key, value, "a table")
+    name = value.get("kind", base.kind)
+    if name not in CONFIGS:
+        raise UnknownNameError("kind of policy", str(name), CONFIGS)
+    start = base if name == base.kind else CONFIGS[name]()
+    return _merge(start, {k: v for k, v in value.items() if k != "kind"}, f"{key}.")
 
 
 def _tuple(kinds: tuple[Any, ...], value: Any, key: str) -> tuple[Any, ...]:

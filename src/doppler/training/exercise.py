@@ -16,6 +16,8 @@ from doppler.mdp.rollout import Rollouts
 from doppler.placers.base import cores
 from doppler.placers.bounds import lower_bounds
 from doppler.policies.acting import Actor
+from doppler.policies.baseline import BaselinePolicy
+from doppler.policies.dual import PolicyConfig
 from doppler.sim.simulator import Simulator
 from doppler.topology.topology import Topology
 from doppler.trace import Trace
@@ -48,6 +50,7 @@ class Exercise:
         # Those that are trained on together have a thread each first of all.
         self.threads = max((config.threads or len(cores()) or 1) // config.together, 1)
         self.simulator = Simulator(topology, config.sim_config)
+        self._view: Any = None  # of a baseline, once it is asked for
         self._pool: Pool | None = None  # of a checkpoint: the expert's, once there is one
         self.starts = list(starts)
         self.bench: Bench | None = None
@@ -78,8 +81,10 @@ class Exercise:
     @cached_property
     def expert(self) -> Expert | None:
         """The expert of Stage II, if it has one."""
-        config = self.config
-        if config.sim.expert is None or not config.policy.place or "sim" not in config.stages:
+        config, policy = self.config, self.config.policy
+        if config.sim.expert is None or "sim" not in config.stages:
+            return None
+        if not isinstance(policy, PolicyConfig) or not policy.place:
             return None
         return Expert(self.graph, self.topology, config, self.threads, self._pool)
 
@@ -91,6 +96,13 @@ class Exercise:
         """Let the policy see the costs of this topology."""
         self.instance = make_instance(self.graph, topology)
         self.actor = Actor(self.instance, self.config.device, threads=self.threads)
+        self._view = None
+
+    def view(self, policy: BaselinePolicy) -> Any:
+        """What a baseline reads of the instance, made once."""
+        if self._view is None:
+            self._view = policy.view(self.instance, self.config.device)
+        return self._view
 
     @property
     def label(self) -> str:
@@ -109,12 +121,16 @@ class Exercise:
     def measure(self, rollouts: Rollouts, number: int) -> FloatArray:
         """(B,) makespans of episodes under one draw of the noise; the best is remembered."""
         devices = self.instance.expand(rollouts.devices)
-        makespans = self.simulator.makespans(self.graph, devices, seed=number, threads=self.threads)
+        makespans = self._simulated(devices, number)
         first = int(np.argmin(makespans))
         if makespans[first] < self.best_s or self.config.draws > 1:
             order = self.instance.vertices[rollouts.order[first]]
             self.consider(devices[first], order)
         return self._finite(makespans)
+
+    def makespans(self, devices: IntArray, number: int) -> FloatArray:
+        """(K,) makespans of (K, V) devices under one draw of the noise."""
+        return self._finite(self._simulated(devices, number))
 
     def consider(self, devices: IntArray, order: IntArray | None = None) -> None:
         """Remember an assignment if it is the best, over all draws of the noise."""
@@ -159,7 +175,7 @@ class Exercise:
         return Assignment(
             devices=self.best_devices,
             order=self.best_order,
-            placer="doppler",
+            placer=self.config.policy.kind,
             topology=self.topology.name,
             graph=self.graph.digest(),
         )
@@ -204,6 +220,9 @@ class Exercise:
             seed=self.config.seed,
             threads=self.threads,
         )
+
+    def _simulated(self, devices: IntArray, number: int) -> FloatArray:
+        return self.simulator.makespans(self.graph, devices, seed=number, threads=self.threads)
 
     def _finite(self, makespans: FloatArray) -> FloatArray:
         """Makespans with a number, worse than all others, for what ran out of memory."""

@@ -36,11 +36,7 @@ def refine(
     bench, stage = exercise.bench, config.real
     assert bench is not None
     if bench.incumbent is None:
-        best, others = starts(policy, exercise, config)
-        bench.begin([*best, *others])
-        for rival in best[1:]:
-            if digest(rival) not in bench.known:
-                bench.challenge(rival)
+        begin(exercise, config, proposals(policy, exercise, config))
     bench.warm.clear()  # another graph may have run in between
     bench.predictor.recalibrate()
     exercise.see(bench.predictor.calibrated)
@@ -57,14 +53,37 @@ def refine(
     rollouts = exercise.actor.play(policy, scores, sampling, seeds[rows])  # as before, recorded
     temperature = sampling.place_temperature or 1.0
     loss = policy_loss(policy, scores, rollouts, gain, stage.reinforcement, temperature)
-    _challenge(bench, rivals, found)
+    challenge(bench, rivals, found)
     exercise.keep_incumbent()
     lots = seeds[stage.samples :]
     return loss + _imitation(policy, scores, exercise, sampling, lots), makespans
 
 
+def begin(exercise: Exercise, config: TrainConfig, proposed: IntArray) -> None:
+    """Find the first incumbent; (K, V) are assignments of the policy."""
+    bench = exercise.bench
+    assert bench is not None
+    best, others = starts(exercise, config, proposed)
+    bench.begin([*best, *others])
+    for rival in best[1:]:
+        if digest(rival) not in bench.known:
+            bench.challenge(rival)
+
+
+def proposals(policy: DualPolicy, exercise: Exercise, config: TrainConfig) -> IntArray:
+    """(K, V) one greedy and some sampled assignments."""
+    play, scores = exercise.actor.play, policy.scores(exercise.actor.inputs)
+    seeds = episode_seeds(config.seed, STAGE + 1, 0, FIRST_SAMPLES)
+    warm = Sampling(select_temperature=0.3, place_temperature=0.3)
+    played = [
+        play(policy, scores, GREEDY, seeds[:1], record=False).devices,
+        play(policy, scores, warm, seeds, record=False).devices,
+    ]
+    return exercise.instance.expand(np.concatenate(played))
+
+
 def starts(
-    policy: DualPolicy, exercise: Exercise, config: TrainConfig
+    exercise: Exercise, config: TrainConfig, proposed: IntArray
 ) -> tuple[list[IntArray], list[IntArray]]:
     """(V,) assignments to begin with, the first that runs.
 
@@ -74,18 +93,10 @@ def starts(
     found = [start.devices for start in exercise.starts]
     if isfinite(exercise.best_s):
         found.insert(0, exercise.best_devices)
-    bench, play = exercise.bench, exercise.actor.play
+    bench = exercise.bench
     assert bench is not None
-    scores = policy.scores(exercise.actor.inputs)
-    seeds = episode_seeds(config.seed, STAGE + 1, 0, FIRST_SAMPLES)
-    warm = Sampling(select_temperature=0.3, place_temperature=0.3)
-    played = [
-        play(policy, scores, GREEDY, seeds[:1], record=False).devices,
-        play(policy, scores, warm, seeds, record=False).devices,
-    ]
-    rest = [exercise.instance.expand(devices) for devices in played]
-    rest.append(np.array(starting_points(exercise.graph, exercise.topology, config.seed)))
-    others = np.concatenate(rest)
+    points = np.array(starting_points(exercise.graph, exercise.topology, config.seed))
+    others = np.concatenate([proposed, points])
     costs = bench.predictor.costs_s(others)
     ranked = [row for row in np.argsort(costs, kind="stable") if isfinite(costs[row])]
     ways = {digest(others[row]): others[row] for row in ranked}
@@ -152,7 +163,7 @@ def gains(bench: Bench, makespans: FloatArray, scale_s: float) -> FloatArray:
     return gain * max(0.0, 1.0 - noise)
 
 
-def _challenge(bench: Bench, devices: IntArray, makespans: FloatArray) -> None:
+def challenge(bench: Bench, devices: IntArray, makespans: FloatArray) -> None:
     """Let the fastest of (K, V) assignments race, if it was faster than the incumbent.
 
     Whoever lost a race before does not race again.

@@ -17,7 +17,8 @@ from doppler.errors import ConfigError, Interrupted
 from doppler.executor import Executor
 from doppler.graph.builder import GraphBuilder
 from doppler.placers.bounds import gap
-from doppler.policies.dual import DualPolicy
+from doppler.policies.dual import DualPolicy, PolicyConfig
+from doppler.policies.kinds import Policy
 from doppler.training.config_io import config_to
 from doppler.training.manifest import Manifest
 from doppler.training.measuring import Measured
@@ -166,8 +167,9 @@ class Run:
 
     def validate(self) -> tuple[FamilyGap, ...]:
         """How the policy does now on the validation problems, if there are any."""
-        if self.validation is not None:
-            self.gaps = self.validation.measure(self.trainer.policy)
+        policy = self.trainer.policy
+        if self.validation is not None and isinstance(policy, DualPolicy):
+            self.gaps = self.validation.measure(policy)
         return self.gaps
 
     def _log(self, progress: Progress, seconds: float) -> None:
@@ -211,7 +213,7 @@ def start_run(
     manifest: Manifest,
     path: Path,
     *,
-    policy: DualPolicy | None = None,
+    policy: Policy | None = None,
     starts: Sequence[Assignment] = (),
     make_executor: MakeExecutor | None = None,
     save_every_s: float = SAVE_EVERY_S,
@@ -285,11 +287,13 @@ def warm_up(manifest: Manifest) -> None:
     builder = GraphBuilder("pair")
     for name in ("a", "b"):
         builder.op(name, "matmul", reads=[], output_bytes=1, exec_s=1.0, transfer_s=1.0)
-    config, expert = manifest.config, manifest.config.sim.expert
+    config, expert, policy = manifest.config, manifest.config.sim.expert, manifest.config.policy
+    if isinstance(policy, PolicyConfig):
+        policy = replace(policy, width=2, rounds=min(policy.rounds, 1))
     small = replace(
         config,
         stages=tuple(stage for stage in config.stages if stage != "real") or ("sim",),
-        policy=replace(config.policy, width=2, rounds=min(config.policy.rounds, 1)),
+        policy=policy,
         imitation=replace(config.imitation, episodes=1, batch=1),
         sim=replace(
             config.sim,

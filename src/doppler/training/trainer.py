@@ -16,9 +16,11 @@ from doppler.errors import AssignmentError, ConfigError, TrainingError
 from doppler.executor import Executor
 from doppler.graph.graph import Graph
 from doppler.placers.base import cores
-from doppler.policies.dual import DualPolicy, make_policy
+from doppler.policies.baseline import BaselinePolicy
+from doppler.policies.kinds import Policy, for_devices, make_any
 from doppler.policies.threads import one_thread
 from doppler.topology.topology import Topology
+from doppler.training.baseline import imitate_rule, refine_baseline, reinforce_baseline
 from doppler.training.config import TrainConfig
 from doppler.training.exercise import Exercise, under
 from doppler.training.imitation import imitate
@@ -28,8 +30,13 @@ from doppler.training.real import refine
 from doppler.training.reinforce import between, reinforce
 from doppler.training.variants import vary
 
-Update = Callable[[DualPolicy, Exercise, TrainConfig, float, int], tuple[Tensor, FloatArray]]
+Update = Callable[[Any, Exercise, TrainConfig, float, int], tuple[Tensor, FloatArray]]
 UPDATES: dict[str, Update] = {"imitation": imitate, "sim": reinforce, "real": refine}
+BASELINE_UPDATES: dict[str, Update] = {
+    "imitation": imitate_rule,
+    "sim": reinforce_baseline,
+    "real": refine_baseline,
+}
 SHARES = {"imitation": 0.1, "sim": 0.5, "real": 1.0}  # of what is left of a budget, at most
 
 
@@ -80,7 +87,7 @@ class Trainer:
         pairs: Sequence[tuple[Graph, Topology]],
         config: TrainConfig,
         *,
-        policy: DualPolicy | None = None,
+        policy: Policy | None = None,
         executor: Executor | None = None,
         starts: Sequence[Assignment] = (),
         lazy: bool = False,
@@ -101,8 +108,12 @@ class Trainer:
             raise ConfigError("stage `real` needs an executor", hint="such as doppler.Engine")
         if policy is not None:
             config = replace(config, policy=policy.config)
+        config = replace(config, policy=for_devices(config.policy, pairs[0][1].num_devices))
         self.config = config
-        self.policy = (policy or make_policy(config.policy, config.seed)).to(config.device)
+        self.policy = (policy or make_any(config.policy, config.seed)).to(config.device)
+        if isinstance(self.policy, BaselinePolicy):
+            for _, topology in pairs:
+                self.policy.check_machine(topology.num_devices, topology.name)
         self.optimizer = torch.optim.Adam(self.policy.parameters())
         self.exercises = [
             Exercise(
@@ -134,8 +145,7 @@ class Trainer:
     def _updates(self, pool: ThreadPoolExecutor | None) -> Generator[Progress, None, None]:
         while self.stage < len(self.config.stages):
             name = self.config.stages[self.stage]
-            per_step = name == "sim" and self.config.sim.messages == "step"
-            update = reinforce_by_steps if per_step else UPDATES[name]
+            update = self._update_of(name)
             exercises = self.exercises if name == "real" else self.all_exercises
             while (share := self.share()) < 1.0:
                 began = monotonic()
@@ -170,6 +180,13 @@ class Trainer:
 
         numbers = range(self.update * together, (self.update + 1) * together)
         return list(map(learn, numbers) if pool is None else pool.map(learn, numbers))
+
+    def _update_of(self, stage: str) -> Update:
+        """What makes an update of a stage."""
+        if isinstance(self.policy, BaselinePolicy):
+            return BASELINE_UPDATES[stage]
+        per_step = stage == "sim" and self.config.sim.messages == "step"
+        return reinforce_by_steps if per_step else UPDATES[stage]
 
     @property
     def is_finished(self) -> bool:
@@ -219,6 +236,8 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         self.optimizer.step()
+        if isinstance(self.policy, BaselinePolicy):
+            self.policy.settle()
 
     def _progress(self, stage: str, lesson: "_Lesson", lr: float) -> Progress:
         exercise, makespans = lesson.exercise, lesson.makespans
