@@ -92,6 +92,8 @@ def test_mistakes(dop: Dop, tmp_path: Path, quick: tuple[str, ...]) -> None:
     refused(dop("pretrain", *quick, "-o", "x", "--from", "nowhere"), "nowhere")
     (tmp_path / "real.toml").write_text('stages = ["real"]')
     refused(dop("pretrain", "--config", "real.toml", *TINY, "-o", "x"), "no stage `real`")
+    (tmp_path / "gdp.toml").write_text('[policy]\nkind = "gdp"')
+    refused(dop("pretrain", "--config", "gdp.toml", *TINY, "-o", "x"), "cannot be pretrained")
     assert not (tmp_path / "x").exists()
     assert dop("pretrain", *quick, "-o", "x").code == 0
     refused(dop("pretrain", *quick, "-o", "x"), "dop pretrain --resume -o x")

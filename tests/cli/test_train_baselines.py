@@ -51,5 +51,8 @@ def test_the_command_line(dop: Dop, tmp_path: Path) -> None:
     document = json.loads((tmp_path / "runs/kind/config.json").read_text())
     assert document["config"]["policy"]["kind"] == "gdp"
     assert document["config"]["policy"]["devices"] == 4
+    without = dop("place", "graph.json", "--placer", "gdp")
+    assert without.code == 2
+    assert "placer `gdp` needs a policy" in without.err
     listed = dop("list", "placers").out
     assert "seq2seq:RUN" in listed

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 
 from doppler.errors import ConfigError, UnknownNameError  # noqa: E402
 from doppler.graph import Graph  # noqa: E402
-from doppler.graph.builder import build_graph  # noqa: E402
+from doppler.graph.builder import GraphBuilder, build_graph  # noqa: E402
 from doppler.mdp import make_instance  # noqa: E402
 from doppler.mdp.instance import Instance  # noqa: E402
 from doppler.mdp.rollout import GREEDY, Sampling  # noqa: E402
@@ -95,16 +95,30 @@ def plain_logits(policy: Any, view: Any, taken: Any, step: int) -> Any:
     return policy.head(normal)
 
 
+def read_twice() -> Graph:
+    """A vertex that reads two tensors of one producer, another that reads one of them, and more."""
+    g = GraphBuilder("read twice")
+    first = g.vertex("first", "matmul", exec_s=1)
+    a, b = (g.tensor(first, size, transfer_s=1) for size in (1, 2))
+    reads = [a, b]
+    for number in range(SIZE - 1):
+        costs = {"exec_s": 1 + number, "transfer_s": 1}
+        made = g.op(f"v{number}", "matmul", reads=reads, output_bytes=1, **costs)
+        reads = [made, b]
+    return g.build()
+
+
 @pytest.mark.parametrize("rounds", [0, 1, 3])
 @pytest.mark.parametrize("form", ["pass", "improve"])
 @pytest.mark.parametrize("steps", [1 << 20, 7 * SIZE, 1])
+@pytest.mark.parametrize("graph", [None, read_twice()], ids=["random", "read twice"])
 def test_what_steps_share_changes_nothing(
-    rounds: int, form: str, steps: int, monkeypatch: pytest.MonkeyPatch
+    rounds: int, form: str, steps: int, graph: Graph | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Placeto as it is computed is Placeto as it is written down, step by step."""
     monkeypatch.setattr(placeto, "STEPS", steps)
     policy: Any = make_any(PlacetoConfig(width=4, rounds=rounds, devices=4, form=form), 1)
-    view = policy.view(instance())
+    view = policy.view(instance(graph))
     policy.log_probs(view, policy.act(view, 3, Sampling(), generator()))
     policy.settle()
     seen: list[Any] = []
@@ -129,6 +143,28 @@ def test_what_steps_share_changes_nothing(
     for mine, right in zip(*grads, strict=True):
         assert (mine is None) == (right is None)
         assert mine is None or torch.allclose(mine, right, atol=1e-4)
+
+
+def test_placeto_normalises_what_it_decides_by() -> None:
+    policy: Any = make_any(CONFIGS["placeto"], 1)
+    view = policy.view(instance())
+    taken = policy.act(view, 64, Sampling(), generator())
+    seen: list[Any] = []
+    policy.head.register_forward_pre_hook(lambda _, given: seen.append(given[0].detach()))
+    before = policy.log_probs(view, taken)
+    policy.settle()
+    after = policy.log_probs(view, taken)
+    assert not torch.allclose(before, after)
+    mean, spread = (f(seen[-1].flatten(0, 1), 0) for f in (torch.mean, torch.std))
+    assert mean.abs().max() < 1e-3
+    assert spread.max() < 1.01
+    assert spread.max() > 0.9
+    state = {name: tensor.clone() for name, tensor in policy.state_dict().items()}
+    policy.act(view, 2, Sampling(), generator())
+    policy.zero_grad()
+    with torch.no_grad():
+        policy.log_probs(view, taken[:2])
+    assert all(torch.equal(state[name], tensor) for name, tensor in policy.state_dict().items())
 
 
 @pytest.mark.parametrize("name", ["placeto", "placeto improve"])
