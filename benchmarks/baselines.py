@@ -265,7 +265,7 @@ def show_table(title: str, cases: dict[str, dict[str, list[Result]]], *, paper: 
     rows = [(graph, row) for found in cases.values() for graph in FOUR for row in found[graph]]
     bounds = {graph: row["bound"] for graph, row in rows if "bound" in row}
     if paper and bounds:
-        cells = [c for g in FOUR for c in (f"{bounds.get(g, np.nan):.1f}", "")]
+        cells = [c for g in FOUR for c in (f"{bounds[g]:.1f}" if g in bounds else "–", "")]
         print(f"| lower bound | {' | '.join(cells)} | |")
     known = [name for name in (*LEARNED, *PLACERS) if name in cases]
     for method in known:
