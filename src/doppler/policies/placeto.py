@@ -23,7 +23,7 @@ from doppler.policies.baseline import (
     ordered_edges,
     spread,
 )
-from doppler.policies.kernel import Floats, Hearing, Layers, make_space, play
+from doppler.policies.placeto_kernel import Floats, Hearing, Layers, make_space, play
 from doppler.policies.placeto_layers import Normal, TwoLinear, averaged, even_at_first, linear
 from doppler.policies.placeto_plan import (
     Level,

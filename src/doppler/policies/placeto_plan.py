@@ -16,7 +16,7 @@ from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from doppler.arrays import BoolArray, IntArray
-from doppler.policies.kernel import Floats
+from doppler.policies.placeto_kernel import Floats
 
 
 class Average(NamedTuple):
