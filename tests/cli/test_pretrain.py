@@ -93,6 +93,8 @@ def test_mistakes(dop: Dop, tmp_path: Path, quick: tuple[str, ...]) -> None:
     (tmp_path / "real.toml").write_text('stages = ["real"]')
     refused(dop("pretrain", "--config", "real.toml", *TINY, "-o", "x"), "no stage `real`")
     (tmp_path / "gdp.toml").write_text('[policy]\nkind = "gdp"')
+    refused(dop("pretrain", "--config", "gdp.toml", *TINY, "-o", "x"), "no training preset")
+    (tmp_path / "gdp.toml").write_text('preset = "default"\n[policy]\nkind = "gdp"')
     refused(dop("pretrain", "--config", "gdp.toml", *TINY, "-o", "x"), "cannot be pretrained")
     assert not (tmp_path / "x").exists()
     assert dop("pretrain", *quick, "-o", "x").code == 0

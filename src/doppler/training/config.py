@@ -317,6 +317,11 @@ def preset(name: str, policy: str = PolicyConfig.kind) -> TrainConfig:
     """The config of that name for a policy."""
     if policy not in POLICIES:
         raise UnknownNameError("policy", policy, POLICIES)
+    if name in PRESETS and name not in POLICIES[policy]:
+        raise ConfigError(
+            f"policy `{policy}` has no training preset `{name}`",
+            hint=f"known: {', '.join(POLICIES[policy])}; `{PolicyConfig.kind}` has it",
+        )
     if name not in POLICIES[policy]:
         raise UnknownNameError("training preset", name, POLICIES[policy])
     return POLICIES[policy][name]
