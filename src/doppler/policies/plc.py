@@ -30,8 +30,8 @@ class Place(nn.Module):
     with :math:`h_d` the sum of H over the vertices already on d, over n / D, and
     :math:`Y = FFNN(X_D)`. The first FFNN is linear in its parts, so those that do not depend on
     the step are multiplied out once per graph, and Y's own matrix is part of it. The second has
-    a hidden layer of half the width. A device that the vertex would
-    overfill more than another loses so much of its logit that it is the last resort.
+    a hidden layer of half the width. A device that the vertex would overfill more than another
+    loses so much of its logit that it is the last resort.
     """
 
     def __init__(self, width: int, features: str) -> None:
