@@ -46,9 +46,9 @@ class DopplerPlacer:
     the whole machine and, by turns, on the best half of it, the best quarter and so on, as little
     may be gained by many devices where transfers are slow. Most samples then are second thoughts:
     the policy places some of the vertices again, the others stay where they are in one of the best
-    so far. Half of the samples are only half the policy's: the critical-path rule places in what is
-    made at first, and selects in second thoughts, as on graphs unlike those it was trained on that
-    is the safer choice. Nothing here needs torch, whatever the policy was trained with.
+    so far. Half of the samples or more are only half the policy's: the critical-path rule selects,
+    or places in some of what is made at first, as on graphs unlike those it was trained on that is
+    the safer choice. Nothing here needs torch, whatever the policy was trained with.
     """
 
     name = "doppler"
@@ -155,19 +155,20 @@ class DopplerPlacer:
         mine = self.config
         rule_selects = replace(mine, select=False) if mine.place else mine
         rule_places = replace(mine, place=False) if mine.select else mine
+        first, second = (rule_selects, mine, rule_places), (mine, rule_selects)
         between = max(num_parts - 2, 0)  # the whole and one device, where there is but one choice
         size = max(BATCH, -(-samples // ROUNDS))
         counts = [min(size, samples - at) for at in range(0, samples, size)]
         for number, count in enumerate(counts):
             turn, on_a_part = divmod(number, 2)
             again = number >= FRESH * len(counts)
-            by_rule = rule_selects if again else rule_places
-            t = TEMPERATURES[turn // 2 % len(TEMPERATURES)]
+            kinds = second if again else first
+            t = TEMPERATURES[turn // len(kinds) % len(TEMPERATURES)]
             sampling = Sampling(select_temperature=t, place_temperature=t)
             part = 0
             if on_a_part and between and not again:
-                part = 1 + (turn + turn // between) % between  # each with and without the rule
-            yield _Batch(sampling, by_rule if turn % 2 else mine, count, part, again)
+                part = 1 + (turn + turn // len(kinds)) % between  # each in all kinds
+            yield _Batch(sampling, kinds[turn % len(kinds)], count, part, again)
 
 
 @dataclass(frozen=True, slots=True)
