@@ -32,14 +32,14 @@ def topology() -> Topology:
     return load_topology("p100x4")
 
 
-def test_the_pool_keeps_the_best_and_of_equals_one() -> None:
+def test_the_pool_keeps_the_best_and_of_equals_the_last() -> None:
     pool = Pool(size=2, num_vertices=1)
     pool.add(devices([3], [2], [1]), np.array([3.0, 2.0, np.inf]))
     assert pool.costs_s.tolist() == [2.0, 3.0]
     assert pool.devices.tolist() == [[2], [3]]
     pool.add(devices([7], [8]), np.array([2.0 + 1e-12, 1.0]))
-    assert pool.costs_s.tolist() == [1.0, 2.0]
-    assert pool.devices.tolist() == [[8], [2]]
+    assert pool.costs_s == pytest.approx([1.0, 2.0])
+    assert pool.devices.tolist() == [[8], [7]]
 
 
 def test_what_runs_out_of_memory_is_no_elite() -> None:
@@ -60,6 +60,21 @@ def test_improving_never_makes_it_worse_and_costs_are_makespans() -> None:
     assert np.array_equal(again[0], better)
 
 
+def test_what_is_improved_closely_differs_only_where_that_matters() -> None:
+    starts = samples(3)
+    improver, how = Improver(graph(), topology(), SimConfig()), {"hot": 1e-3, "cold": 1e-5}
+    far, far_s = improver.improve(starts, 300, seed=1, **how)
+    close, close_s = improver.improve(starts, 300, seed=1, closely=True, **how)
+    assert (close_s <= far_s).all()
+    assert np.array_equal(close_s, Simulator(topology()).makespans(graph(), close))
+    assert (close != starts).sum() < (far != starts).sum()
+    for start, found, cost_s in zip(starts, close, close_s, strict=True):
+        last = [v for v in graph().topological_order if found[v] != start[v]][-1]
+        back = found.copy()
+        back[last] = start[last]
+        assert Simulator(topology()).makespans(graph(), [back])[0] > cost_s
+
+
 def test_costs_under_noise_are_means_over_the_draws() -> None:
     starts = samples(2)
     config = SimConfig(noise=Noise(exec_sigma=0.3))
@@ -69,17 +84,19 @@ def test_costs_under_noise_are_means_over_the_draws() -> None:
     assert costs_s == pytest.approx(np.mean(draws, axis=0))
 
 
-def test_lessons_come_from_a_pool_that_gets_better() -> None:
-    expert_config = ExpertConfig(samples=2, elites=1, lessons=5, pool=4, moves=200)
+def test_lessons_are_improved_samples_and_a_pool_that_gets_better() -> None:
+    expert_config = ExpertConfig(samples=2, elites=1, lessons=6, pool=4, moves=200)
     config = TrainConfig(sim=ReinforceConfig(expert=expert_config))
     expert = Expert(graph(), topology(), config, threads=1)
     first_s = expert.best_s
     makespans = Simulator(topology()).makespans(graph(), samples(6))
     for number in range(3):
         lessons = expert.lessons(samples(6), makespans, number)
-        assert lessons.shape == (5, graph().num_vertices)
+        assert lessons.shape == (6, graph().num_vertices)
         known = {row.tobytes() for row in expert.pool.devices}
-        assert all(row.tobytes() in known for row in lessons)
+        assert all(row.tobytes() in known for row in lessons[3:])
+        costs_s = expert.improver.costs_s(lessons[:3])
+        assert (costs_s < makespans.min()).all()
     assert expert.best_s < first_s
     assert len(expert.pool.costs_s) == 4
     assert (np.diff(expert.pool.costs_s) > 0).all()

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 POLICY_FILE = "policy.safetensors"  # of a training run
 TEMPERATURES = (0.1, 0.3, 1.0, 2.0)  # of the samples, by turns
-PAIRS = 800_000  # of a vertex and a device that are scored for all samples: about a second
-FEWEST, MOST = 32, 1024  # samples, where that is what limits them
-BATCH, ROUNDS = 16, 32  # samples of one kind at a time, or more so that there are no more rounds
+PAIRS = 2_000_000  # of a vertex and a device that are scored for all samples: under a second
+FEWEST, MOST = 32, 2048  # samples, where that is what limits them
+BATCH, ROUNDS = 16, 64  # samples of one kind at a time, or more so that there are no more rounds
 FRESH = 0.25  # share of the rounds in which all vertices are placed
-KEPT = (0.7, 1.0)  # share of the vertices that stay where they are in the other rounds
+PLACED_AGAIN = 0.3  # share of the vertices, at most, that are placed in the other rounds
 ELITES = 4  # the best so far, of which they are samples
 
 
@@ -210,9 +210,20 @@ class _Part:
 def _stay(
     found: list[tuple[IntArray, IntArray, FloatArray]], count: int, rng: np.random.Generator
 ) -> IntArray:
-    """(count, n) devices of vertices that stay where they are in one of the best; others -1."""
-    devices, makespans = (np.concatenate([row[i] for row in found]) for i in (0, 2))
+    """(count, n) devices of vertices that stay where they are in one of the best; others -1.
+
+    The others are a stretch of the order in which they were placed, or any.
+    """
+    devices, order, makespans = (np.concatenate(column) for column in zip(*found, strict=True))
     best = np.unique(makespans, return_index=True)[1][:ELITES]
-    rows = devices[rng.choice(best, size=count)]
-    stays = rng.random(rows.shape) < rng.uniform(*KEPT, size=(count, 1))
-    return np.where(stays, rows, -1)
+    rows = rng.choice(best, size=count)
+    stay, size = devices[rows], devices.shape[1]
+    for i, row in enumerate(rows.tolist()):
+        share = PLACED_AGAIN * rng.random()
+        if i % 2:
+            again = rng.random(size) < share
+        else:
+            first = int(rng.integers(max(size - int(share * size), 1)))
+            again = order[row, first : first + int(share * size) + 1]
+        stay[i, again] = -1
+    return stay

@@ -45,9 +45,14 @@ class Improver:
         cold: float,
         seed: int,
         threads: int = 1,
+        closely: bool = False,
     ) -> tuple[IntArray, FloatArray]:
-        """(K, V) the best seen in so many moves from each of (K, V), and their (K,) costs."""
-        from doppler.placers.search_kernel import INFEASIBLE, improve
+        """(K, V) the best seen in so many moves from each of (K, V), and their (K,) costs.
+
+        Most moves of an annealing neither help nor harm. `closely` undoes those: what differs from
+        where it began then matters.
+        """
+        from doppler.placers.search_kernel import INFEASIBLE, improve, undo
         from doppler.sim.kernel import make_scratch
 
         for row in devices:
@@ -61,6 +66,8 @@ class Improver:
                 *(self.problem, self.neighbourhood, chain, self.priority, scratch),
                 *((seed + 7919 * i) % 2**32, moves, hot, cold, -1.0),
             )
+            if closely:
+                undo(*(self.problem, self.neighbourhood, chain, self.priority, scratch), devices[i])
             best[i], costs_s[i] = chain.best[0], chain.cost[1]
 
         with ThreadPoolExecutor(threads) as pool:

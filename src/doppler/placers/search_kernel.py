@@ -74,6 +74,25 @@ def improve(
 
 
 @compiled
+def undo(
+    p: Problem, n: Neighbourhood, c: Chain, priority: FloatArray, s: Scratch, home: IntArray
+) -> None:
+    """Go to the best seen, then move vertices back to (V,) `home` where that costs nothing."""
+    c.devices[:] = c.best
+    for v in n.movable:
+        device = c.devices[0, v]
+        if device != home[v]:
+            c.devices[0, v] = home[v]
+            cost = evaluate(p, c, priority, s, -1.0, c.cost[1])
+            if cost <= c.cost[1]:
+                c.cost[1] = cost
+            else:
+                c.devices[0, v] = device
+    c.best[:] = c.devices
+    c.cost[0] = c.cost[1]
+
+
+@compiled
 def evaluate(
     p: Problem, c: Chain, priority: FloatArray, s: Scratch, quantile: float, limit: float
 ) -> float:

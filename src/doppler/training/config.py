@@ -31,9 +31,9 @@ class ImitationConfig:
 class ExpertConfig:
     """Expert iteration: a short search improves samples, and PLC imitates the result."""
 
-    samples: int = 4  # the best of a batch, which are improved
-    elites: int = 2  # members of the pool that are improved as well
-    lessons: int = 16  # members of the pool that PLC imitates in an update
+    samples: int = 2  # the best of a batch, which are improved
+    elites: int = 1  # members of the pool that are improved as well
+    lessons: int = 8  # that PLC imitates in an update: half are those, half are of the pool
     pool: int = 8  # best assignments kept per graph
     moves: int = 1000  # of the search, per assignment
     hot: float = 3e-3  # temperature of the search, as a share of the makespan
@@ -60,7 +60,7 @@ class ReinforceConfig:
     epsilon: tuple[float, float] = (0.0, 0.0)  # probability of a random action
     alike: bool = True  # devices that PLC cannot tell apart are one choice: see `Sampling`
     entropy: float = 1e-3  # weight of the entropy
-    reinforce: float = 0.5  # weight of REINFORCE
+    reinforce: float = 20.0  # weight of REINFORCE; lessons have 1
     anchor: float = 0.1  # weight of SEL's imitation of the critical path, which goes on
     running_mean: bool = False  # the baseline: of all episodes so far, or of the batch
     expert: ExpertConfig | None = field(default_factory=ExpertConfig)
@@ -207,7 +207,7 @@ PRESETS = {
     "pretrain": TrainConfig(  # many problems: less of each at a time, and steps from several
         preset="pretrain",
         imitation=ImitationConfig(episodes=64, batch=8),
-        sim=ReinforceConfig(batch=8, expert=ExpertConfig(samples=2, elites=1, lessons=8)),
+        sim=ReinforceConfig(batch=8),
         together=4,
     ),
     "paper": TrainConfig(  # Sec. 6.1, where not said otherwise; one episode per update

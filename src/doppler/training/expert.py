@@ -21,9 +21,12 @@ class Pool:
         self.devices: IntArray = np.zeros((0, num_vertices), np.int64)
 
     def add(self, devices: IntArray, costs_s: FloatArray) -> None:
-        """Keep the best of what is there and what comes; of those that cost the same, one."""
-        devices = np.concatenate([self.devices, devices])
-        costs_s = np.concatenate([self.costs_s, costs_s])
+        """Keep the best of what is there and what comes; of those that cost the same, the last.
+
+        That is the one which is more like what the policy does now.
+        """
+        devices = np.concatenate([devices, self.devices])
+        costs_s = np.concatenate([costs_s, self.costs_s])
         runs = np.flatnonzero(np.isfinite(costs_s))
         if not len(runs):
             return
@@ -62,23 +65,33 @@ class Expert:
     def lessons(self, devices: IntArray, makespans: FloatArray, number: int) -> IntArray:
         """(L, V) assignments to imitate, after improving the best of (B, V) devices.
 
-        Lessons are drawn from the pool, its better half mostly.
+        Half are what became of these: the policy's own, but for what matters. The others are drawn
+        from the pool, its better half mostly.
         """
         config = self.config
         rng = np.random.default_rng([self.seed, number])
         starts = devices[np.argsort(makespans, kind="stable")[: config.samples]]
+        own = len(starts)
         if len(self.pool.costs_s):
             elites = rng.integers(len(self.pool.costs_s), size=config.elites)
             starts = np.concatenate([starts, self.pool.devices[elites]])
-        found = self.improver.improve(
+        found, costs_s = self.improver.improve(
             starts,
             config.moves,
             hot=config.hot,
             cold=config.cold,
             seed=int(rng.integers(2**31)),
             threads=self.threads,
+            closely=True,
         )
-        self.pool.add(*found)
+        self.pool.add(found, costs_s)
         size = len(self.pool.costs_s)
+        if not size:
+            return self.pool.devices
         ranks = rng.exponential(1 + size / 4, config.lessons).astype(np.int64)
-        return self.pool.devices[np.minimum(ranks, size - 1)] if size else self.pool.devices
+        lessons = self.pool.devices[np.minimum(ranks, size - 1)]
+        runs = np.flatnonzero(np.isfinite(costs_s[:own]))
+        if len(runs):
+            half = config.lessons // 2
+            lessons[:half] = found[rng.choice(runs, size=half)]
+        return lessons
