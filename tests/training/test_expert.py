@@ -72,7 +72,7 @@ def test_what_is_improved_closely_differs_only_where_that_matters() -> None:
         last = [v for v in graph().topological_order if found[v] != start[v]][-1]
         back = found.copy()
         back[last] = start[last]
-        assert Simulator(topology()).makespans(graph(), [back])[0] > cost_s
+        assert Simulator(topology()).makespans(graph(), back[None])[0] > cost_s
 
 
 def test_costs_under_noise_are_means_over_the_draws() -> None:
