@@ -38,7 +38,7 @@ from doppler.sim import SimConfig, simulate
 from doppler.topology import Topology
 from doppler.training.config import TrainConfig
 from doppler.training.trainer import Trainer
-from doppler.validation import diverse_assignments, good_assignments, refine, validate
+from doppler.validation import Validation, diverse_assignments, good_assignments, refine, validate
 
 NAMES = ("chainmm", "ffnn", "llama-block", "llama-layer")
 SIZES: dict[str, dict[str, dict[str, int]]] = {  # large enough to keep a device busy
@@ -63,6 +63,7 @@ SIZES: dict[str, dict[str, dict[str, int]]] = {  # large enough to keep a device
 }
 HEURISTICS = ("single", "critical-path", "enumerative")
 SYNCHRONOUS = ("critical-path", "enumerative", "search")
+NOISE_DRAWS = 300
 
 Result = dict[str, Any]
 
@@ -248,6 +249,35 @@ def show(paths: list[Path]) -> None:
         _row("Spearman", [f"{c['spearman']:.3f}" for c in checks])
         _row("Spearman, best quarter", [f"{c['best_spearman']:.2f}" for c in checks])
         _row("mean absolute error", [f"{100 * c['mape']:.1f} %" for c in checks])
+        noise = [noise_of(r) for r in some]
+        _row("noise of what was measured", [f"{100 * x:.1f} %" for x in noise])
+        perfect = [of_a_perfect_simulator(c, x) for c, x in zip(checks, noise, strict=True)]
+        _row("Spearman of a perfect simulator", [f"{p[0]:.3f}" for p in perfect])
+        _row("the same, best quarter", [f"{p[1]:.2f}" for p in perfect])
+
+
+def noise_of(result: Result) -> float:
+    """Standard deviation of what was measured under one assignment, as a share of it.
+
+    Where all that were validated ran twice, of the mean of the two; otherwise of one run, by those
+    that were placed.
+    """
+    checked = result["validation"]
+    shares = np.array(checked["spread_ms"]) / np.array(checked["measured_ms"])
+    if not shares.any():
+        placed = [found for name, found in result["placed"].items() if name != "single"]
+        shares = np.array([found["std"] / found["mean"] for found in placed])
+    return float(np.sqrt(np.mean(shares**2)))
+
+
+def of_a_perfect_simulator(checked: Result, noise: float) -> tuple[float, float]:
+    """Spearman, over all and among the best quarter, if runs only differed by such noise."""
+    predicted, rng = np.array(checked["predicted_ms"]), np.random.default_rng(0)
+    draws = predicted * (1 + noise * rng.standard_normal((NOISE_DRAWS, len(predicted))))
+    nothing = np.zeros(len(predicted))
+    found = [Validation("", "", (), measured, nothing, predicted) for measured in draws]
+    every, best = ([getattr(f, key) for f in found] for key in ("spearman", "best_spearman"))
+    return float(np.mean(every)), float(np.mean(best))
 
 
 def _row(name: str, cells: list[str]) -> None:
