@@ -2,22 +2,26 @@
 
 Every measurement is a job, `table/case/seed`, that appends a line to a file of results:
 
-    python benchmarks/zeroshot.py run 'families/*' --policy runs/pretrained --results zeroshot.jsonl
-    python benchmarks/zeroshot.py run 'left-out/*' --train-seconds 7200
+    python benchmarks/zeroshot.py run 'families/*' 'machines/*' --results zeroshot.jsonl
+    python benchmarks/zeroshot.py run 'left-out/*/0' --train-seconds 7200
     python benchmarks/zeroshot.py show zeroshot.jsonl
 
 `run` takes patterns and does the jobs one after the other, each on one core, so several processes
 may run side by side on the same file; `list` names all jobs. `show` prints the tables.
 
 - `left-out/p100x4/chainmm/0`: a policy pretrained without the group of that workload, on the
-  paper's graph; it trains for `--train-seconds`, once for all graphs of a group, in `--runs`.
+  paper's graph.
 - `families/fft/0`, `machines/shared-bus/0`: families of graphs, and of machines, of split `test`:
-  the gap to `--seconds` of search, and how often the policy beats the best list scheduler.
-- `time/2000/0`: the policy, `auto` without and with it, and search, each for as long as the policy
-  takes to be sampled, on graphs of about so many vertices.
+  the gap to `--seconds` of search and to the bound, how often the policy beats the best list
+  scheduler, and what `auto` makes with the policy in `AUTO_S` seconds.
+- `time/2000/10/0`: the policy, `auto` with it, and search from the policy, from the heuristics and
+  from random assignments, ten seconds each, on graphs of about 2,000 vertices.
 - `tuning/p100x4/chainmm/0`: `--tune-seconds` of training from the policy and from nothing.
 
-Makespans are simulated. `policy` is the best that placer `doppler` makes, in about a second. Gaps
+The last number is the seed of the policy. Policies are runs of `dop pretrain` in `--runs`:
+`all-0`, or `without-GROUP-0`; one that is not there is trained for `--train-seconds`.
+
+Makespans are simulated. `policy` is the best that placer `doppler` makes, in under a second. Gaps
 are above what search found; in `time`, above the best of the methods.
 """
 
@@ -38,10 +42,14 @@ import numpy as np
 import torch
 from placers import problem as paper_problem
 
+from doppler.arrays import IntArray
 from doppler.assignment import Assignment
 from doppler.errors import DopplerError
 from doppler.graph import Graph
-from doppler.placers.auto import AutoPlacer
+from doppler.mdp import make_instance
+from doppler.placers import lower_bounds
+from doppler.placers.auto import LEARNED_SHARE, AutoPlacer
+from doppler.placers.bounds import ROUNDING
 from doppler.placers.doppler import DopplerPlacer
 from doppler.placers.search import SearchConfig, search, starting_points, warm_up
 from doppler.sim import Simulator
@@ -57,6 +65,10 @@ from doppler.training.validation import listed_s
 WORKLOADS = ("chainmm", "ffnn", "llama-block", "llama-layer")
 SIX = (*(f"p100x4/{w}" for w in WORKLOADS), "v100x8/llama-block", "v100x8/llama-layer")
 SIZES = (200, 2_000, 20_000)
+BUDGETS_S = (1, 10)  # of `time`
+SEEDS = 3
+AUTO_S = 2.0
+STARTS = 12  # the policy's best, from which search begins
 NEAR = 0.8  # graphs of `time` have at least this share of their size
 
 Result = dict[str, Any]
@@ -66,8 +78,7 @@ Result = dict[str, Any]
 class Settings:
     """Budgets, and where policies are."""
 
-    policy: Path  # a run of `dop pretrain`
-    runs: Path  # where those that leave a group out are kept
+    runs: Path  # where policies are
     seconds: float  # of search
     train_seconds: float
     tune_seconds: float
@@ -89,13 +100,14 @@ def jobs() -> list[Job]:
     """All measurements."""
     families = [name for name, family in FAMILIES.items() if family.split == "test"]
     machines = [name for name, machine in MACHINES.items() if machine.split == "test"]
-    return [
-        *(Job(f"left-out/{label}/0", partial(left_out, label)) for label in SIX),
-        *(Job(f"families/{name}/0", partial(test_family, name)) for name in families),
-        *(Job(f"machines/{name}/0", partial(test_machine, name)) for name in machines),
-        *(Job(f"time/{size}/0", partial(equal_time, size)) for size in SIZES),
-        *(Job(f"tuning/{label}/0", partial(tuning, label)) for label in SIX),
+    every = [
+        *((f"left-out/{label}", partial(left_out, label)) for label in SIX),
+        *((f"families/{name}", partial(test_family, name)) for name in families),
+        *((f"machines/{name}", partial(test_machine, name)) for name in machines),
+        *((f"time/{size}/{s}", partial(equal_time, size, s)) for size in SIZES for s in BUDGETS_S),
+        *((f"tuning/{label}", partial(tuning, label)) for label in SIX),
     ]
+    return [Job(f"{name}/{seed}", work, seed) for seed in range(SEEDS) for name, work in every]
 
 
 def makespan_s(graph: Graph, topology: Topology, assignment: Assignment) -> float:
@@ -113,45 +125,77 @@ def policy_s(placer: DopplerPlacer, graph: Graph, topology: Topology) -> tuple[f
 def searched_s(graph: Graph, topology: Topology, seconds: float) -> float:
     """The makespan that so many seconds of search on one core find, heuristics included."""
     began = perf_counter()
-    starts = starting_points(graph, topology, 0)
+    return _search_s(graph, topology, starting_points(graph, topology, 0), seconds, began)
+
+
+def _search_s(
+    graph: Graph, topology: Topology, starts: list[IntArray], seconds: float, began: float
+) -> float:
+    """What search from there finds in what is left of the seconds."""
     left = max(seconds - (perf_counter() - began), 1e-3)
     return search(graph, topology, starts, SearchConfig(seconds=left, chains=1)).cost_s
+
+
+def from_policy_s(placer: DopplerPlacer, graph: Graph, topology: Topology, seconds: float) -> float:
+    """The same from the policy's best, which is sampled for as long as `auto` does."""
+    began = perf_counter()
+    instance = make_instance(graph, topology)
+    devices, _, makespans = placer.within(LEARNED_SHARE * seconds).propose(instance)
+    first = np.argsort(makespans)[:STARTS]
+    found_s = _search_s(graph, topology, list(instance.expand(devices[first])), seconds, began)
+    return min(found_s, float(makespans.min()))
+
+
+def from_random_s(graph: Graph, topology: Topology, seconds: float) -> float:
+    """The same from random assignments."""
+    began, rng = perf_counter(), np.random.default_rng(0)
+    starts = rng.integers(topology.num_devices, size=(STARTS, graph.num_vertices))
+    return _search_s(graph, topology, list(np.where(graph.is_input, -1, starts)), seconds, began)
+
+
+def auto_s(placer: DopplerPlacer, graph: Graph, topology: Topology, seconds: float) -> float:
+    """What `auto` makes with the policy; infinity where nothing fits into memory."""
+    try:
+        placed = AutoPlacer(seconds, learned=placer).place(graph, topology)
+    except DopplerError:
+        return inf
+    return makespan_s(graph, topology, placed)
 
 
 def against(problem: Problem, placer: DopplerPlacer, seconds: float) -> Result:
     """The policy alone against search and list schedulers on one problem."""
     graph, topology = problem.graph, problem.topology
     made_s, took_s = policy_s(placer, graph, topology)
-    found_s = searched_s(graph, topology, seconds)
-    lists_s = listed_s(problem)
-    return {
-        "graph": graph.name,
-        "topology": topology.name,
-        "policy": _number(made_s),
-        "search": _number(found_s),
-        "lists": _number(lists_s),
-        "inference_s": took_s,
+    found = {
+        "policy": made_s,
+        "search": searched_s(graph, topology, seconds),
+        "lists": listed_s(problem),
+        "auto": auto_s(placer, graph, topology, AUTO_S),
+        "bound": lower_bounds(graph, topology).best_s,
     }
+    told = {key: _number(value) for key, value in found.items()}
+    return {"graph": graph.name, "topology": topology.name, "inference_s": took_s} | told
 
 
 def left_out(label: str, settings: Settings, seed: int) -> Result:
     """The paper's graph, by a policy that has seen none of its group."""
     workload = label.partition("/")[2]
-    placer = DopplerPlacer.from_path(trained_without(workload, settings, seed))
+    placer = DopplerPlacer.from_path(trained(settings, seed, workload))
     graph, topology = paper_problem(label)
     return against(Problem(graph, topology, workload, seed), placer, settings.seconds)
 
 
-def trained_without(workload: str, settings: Settings, seed: int) -> Path:
-    """The run of a policy that was trained without the group of a workload; it may be there."""
-    path = settings.runs / f"without-{FAMILIES[workload].group}-{seed}"
+def trained(settings: Settings, seed: int, without: str | None = None) -> Path:
+    """The run of a policy, of one without the group of a workload if that is given."""
+    name = "all" if without is None else f"without-{FAMILIES[without].group}"
+    path = settings.runs / f"{name}-{seed}"
     if not (path / "config.json").exists():
         base = PRESETS["pretrain"]
         config = replace(base, seconds=settings.train_seconds, seed=seed, threads=1)
         recipe = Recipe(
             problems=settings.problems,
             max_vertices=settings.max_vertices,
-            without=(workload,),
+            without=() if without is None else (without,),
             seed=seed,
             validation=0,
         )
@@ -167,60 +211,55 @@ def test_family(family: str, settings: Settings, seed: int) -> Result:
     machines = list(MACHINES)
     drawn = [
         make_problem(
-            *(family, machines[i % len(machines)], 1000 * seed + i),
+            *(family, machines[i % len(machines)], i),
             max_vertices=max(settings.max_vertices, FAMILIES[family].smallest + 40),
         )
         for i in range(settings.count)
     ]
-    return _all_against(drawn, settings)
+    return _all_against(drawn, settings, seed)
 
 
 def test_machine(machine: str, settings: Settings, seed: int) -> Result:
     """Graphs of families that were trained on, on machines that were not."""
     drawn = []
     for i in range(settings.count):
-        own = 1000 * seed + i
-        family = draw_problem("train", own, max_vertices=settings.max_vertices).family
-        drawn.append(make_problem(family, machine, own, max_vertices=settings.max_vertices))
-    return _all_against(drawn, settings)
+        family = draw_problem("train", i, max_vertices=settings.max_vertices).family
+        drawn.append(make_problem(family, machine, i, max_vertices=settings.max_vertices))
+    return _all_against(drawn, settings, seed)
 
 
-def _all_against(drawn: list[Problem], settings: Settings) -> Result:
-    placer = DopplerPlacer.from_path(settings.policy)
+def _all_against(drawn: list[Problem], settings: Settings, seed: int) -> Result:
+    placer = DopplerPlacer.from_path(trained(settings, seed))
     return {"rows": [against(problem, placer, settings.seconds) for problem in drawn]}
 
 
-def equal_time(size: int, settings: Settings, seed: int) -> Result:
-    """What each method finds in as long as the policy takes."""
-    placer, rows = DopplerPlacer.from_path(settings.policy, seconds=settings.seconds), []
+def equal_time(size: int, seconds: float, settings: Settings, seed: int) -> Result:
+    """What each method finds in so many seconds."""
+    placer, rows = DopplerPlacer.from_path(trained(settings, seed)), []
     for i in range(settings.count):
-        problem = draw_problem(
-            *("test", 1000 * seed + i), max_vertices=size, min_vertices=round(NEAR * size)
-        )
+        problem = draw_problem("test", i, max_vertices=size, min_vertices=round(NEAR * size))
         graph, topology = problem.graph, problem.topology
-        made_s, took_s = policy_s(placer, graph, topology)
-        plain = AutoPlacer(took_s)
-        plain.learned = None
-        portfolio = AutoPlacer(took_s, learned=DopplerPlacer(placer.arrays))
-        row = {"policy": made_s, "search": searched_s(graph, topology, took_s)}
-        for name, auto in (("auto", plain), ("auto with policy", portfolio)):
-            try:
-                row[name] = makespan_s(graph, topology, auto.place(graph, topology))
-            except DopplerError:
-                row[name] = inf
-        told = {key: _number(value) for key, value in row.items()}
-        rows.append({"graph": graph.name, "topology": topology.name, "took_s": took_s} | told)
+        found = {
+            "policy": policy_s(placer.within(seconds), graph, topology)[0],
+            "auto": auto_s(placer, graph, topology, seconds),
+            "from policy": from_policy_s(placer, graph, topology, seconds),
+            "from heuristics": searched_s(graph, topology, seconds),
+            "from random": from_random_s(graph, topology, seconds),
+        }
+        told = {key: _number(value) for key, value in found.items()}
+        rows.append({"graph": graph.name, "topology": topology.name} | told)
     return {"rows": rows}
 
 
 def tuning(label: str, settings: Settings, seed: int) -> Result:
     """The same seconds of training from the pretrained policy, and from nothing."""
     graph, topology = paper_problem(label)
-    placer = DopplerPlacer.from_path(settings.policy)
+    path = trained(settings, seed)
+    placer = DopplerPlacer.from_path(path)
     found: Result = {"zero": policy_s(placer, graph, topology)[0]}
     base = replace(PRESETS["default"], seconds=settings.tune_seconds, seed=seed, threads=1)
     for name, config, policy in (
-        ("tuned", replace(base, stages=("sim",)), starting_policy(settings.policy)),
+        ("tuned", replace(base, stages=("sim",)), starting_policy(path)),
         ("scratch", base, None),
     ):
         trainer = Trainer([(graph, topology)], config, policy=policy)
@@ -250,14 +289,17 @@ def run(patterns: list[str], settings: Settings, results: Path) -> None:
             print(job.name, json.dumps(found), flush=True)
 
 
-def read(paths: list[Path]) -> dict[str, dict[str, Result]]:
-    """Results by table and case; of the same job, the last."""
-    found: dict[str, dict[str, Result]] = defaultdict(dict)
+def read(paths: list[Path]) -> dict[str, dict[str, list[Result]]]:
+    """Results by table and case, seed by seed; of the same job, the last."""
+    lines: dict[str, Result] = {}
     for path in paths:
         for line in path.read_text().splitlines():
             result = json.loads(line)
-            table, _, rest = result["job"].partition("/")
-            found[table][rest.rpartition("/")[0]] = result
+            lines[result["job"]] = result
+    found: dict[str, dict[str, list[Result]]] = defaultdict(lambda: defaultdict(list))
+    for name, result in lines.items():
+        table, _, rest = name.partition("/")
+        found[table][rest.rpartition("/")[0]].append(result)
     return found
 
 
@@ -268,11 +310,24 @@ def gaps(rows: list[Result], key: str, others: list[str]) -> list[float]:
     return [value / least - 1 for value, least in pairs if value is not None and isfinite(least)]
 
 
-def told(values: list[float]) -> str:
-    """Mean and 95th percentile."""
+def spread(values: list[float]) -> str:
+    """Mean ± standard deviation over seeds, in percent."""
     if not values:
-        return "– | –"
-    return f"{100 * np.mean(values):+.2f} % | {100 * np.percentile(values, 95):+.2f} %"
+        return "–"
+    return f"{100 * np.mean(values):+.2f} ± {100 * np.std(values):.2f} %"
+
+
+def over_seeds(
+    results: list[Result], key: str, others: list[str], how: Callable[[list[float]], Any]
+) -> str:
+    """A figure of the gaps of each seed's policy, mean ± standard deviation over seeds."""
+    every = [gaps(result.get("rows", [result]), key, others) for result in results]
+    return spread([float(how(values)) for values in every if values])
+
+
+def p95(values: list[float]) -> float:
+    """The 95th percentile."""
+    return float(np.percentile(values, 95))
 
 
 def show(paths: list[Path]) -> None:
@@ -280,14 +335,14 @@ def show(paths: list[Path]) -> None:
     tables = read(paths)
     if tables["left-out"]:
         print("\n### The paper's graphs, by a policy that has seen none of their group\n")
-        print("| problem | search, ms | policy | best list scheduler | seconds |")
-        print("|---|---|---|---|---|")
-        for label, row in tables["left-out"].items():
-            cells = [
-                told(gaps([row], key, ["search"])).split(" |")[0] for key in ("policy", "lists")
-            ]
-            took = f"{row['inference_s']:.2f}"
-            print(f"| `{label}` | {row['search'] * 1e3:.2f} | {' | '.join(cells)} | {took} |")
+        print("| problem | search, ms | policy | above the bound | best list scheduler | seconds |")
+        print("|---|---|---|---|---|---|")
+        for label, results in tables["left-out"].items():
+            pairs = (("policy", "search"), ("policy", "bound"), ("lists", "search"))
+            cells = [over_seeds(results, key, [other], np.mean) for key, other in pairs]
+            found_ms = 1e3 * np.mean([r["search"] for r in results])
+            took = f"{np.mean([r['inference_s'] for r in results]):.2f}"
+            print(f"| `{label}` | {found_ms:.2f} | {' | '.join(cells)} | {took} |")
     for table in ("families", "machines"):
         if tables[table]:
             show_unseen(table, tables[table])
@@ -295,40 +350,69 @@ def show(paths: list[Path]) -> None:
         show_time(tables["time"])
     if tables["tuning"]:
         print("\n### After the same time of training, from the policy and from nothing\n")
-        print(
-            "| problem | search, ms | as it comes | tuned | from nothing |\n|---|---|---|---|---|"
-        )
-        for label, row in tables["tuning"].items():
+        heads = "| problem | search, ms | as it comes | tuned | from nothing |"
+        print(f"{heads}\n|---|---|---|---|---|")
+        for label, results in tables["tuning"].items():
             keys = ("zero", "tuned", "scratch")
-            cells = [told(gaps([row], key, ["search"])).split(" |")[0] for key in keys]
-            print(f"| `{label}` | {row['search'] * 1e3:.2f} | {' | '.join(cells)} |")
+            cells = [over_seeds(results, key, ["search"], np.mean) for key in keys]
+            found_ms = 1e3 * np.mean([r["search"] for r in results])
+            print(f"| `{label}` | {found_ms:.2f} | {' | '.join(cells)} |")
 
 
-def show_unseen(table: str, cases: dict[str, Result]) -> None:
-    """The policy against search on families of split `test`."""
+def show_unseen(table: str, cases: dict[str, list[Result]]) -> None:
+    """The policy against search on families of split `test`, and where a heuristic is better."""
     print(f"\n### Unseen {table}: above search\n")
-    print("| | problems | out of memory | mean | 95th percentile | beats list schedulers |")
-    print("|---|---|---|---|---|---|")
-    for name, result in cases.items():
-        rows = result["rows"]
+    heads = ("problems", "out of memory", "mean", "95th percentile", "above the bound")
+    print(f"| | {' | '.join(heads)} | beats list schedulers | `auto` does not lose |")
+    print("|---|---|---|---|---|---|---|---|")
+    every: list[Result] = [{"rows": []} for _ in range(SEEDS)]
+    for results in cases.values():
+        for together, result in zip(every, results, strict=False):
+            together["rows"] += result["rows"]
+    for name, results in [*cases.items(), ("all", [e for e in every if e["rows"]])]:
+        rows = [row for result in results for row in result["rows"]]
         wins = [(r["policy"] or inf) < (r["lists"] or inf) for r in rows]
-        failed = sum(r["policy"] is None for r in rows)
-        cells = told(gaps(rows, "policy", ["search"]))
-        print(f"| `{name}` | {len(rows)} | {failed} | {cells} | {100 * np.mean(wins):.0f} % |")
+        kept = [(r["auto"] or inf) <= (r["lists"] or inf) * (1 + ROUNDING) for r in rows]
+        cells = [
+            f"{len(results[0]['rows'])}",
+            f"{sum(r['policy'] is None for r in rows)}",
+            over_seeds(results, "policy", ["search"], np.mean),
+            over_seeds(results, "policy", ["search"], p95),
+            over_seeds(results, "policy", ["bound"], np.mean),
+            f"{100 * np.mean(wins):.0f} %",
+            f"{100 * np.mean(kept):.0f} %",
+        ]
+        print(f"| `{name}` | {' | '.join(cells)} |")
+    print("\nWorst against the best list scheduler, with any of the policies:\n")
+    worst: dict[tuple[str, str], float] = {}
+    for results in cases.values():
+        for row in (row for result in results for row in result["rows"]):
+            above = gaps([row], "policy", ["lists"])
+            if above and above[0] > 0:
+                key = row["graph"], row["topology"]
+                worst[key] = max(worst.get(key, 0.0), above[0])
+    for (graph, topology), above_by in sorted(worst.items(), key=lambda item: -item[1])[:10]:
+        print(f"- `{graph}` on `{topology}`: {100 * above_by:+.1f} %")
 
 
-def show_time(cases: dict[str, Result]) -> None:
+def show_time(cases: dict[str, list[Result]]) -> None:
     """All methods in the same time, above the best of them."""
-    methods = ["policy", "search", "auto", "auto with policy"]
-    print("\n### In the time the policy takes, above the best of these\n")
-    print("| vertices | method | seconds | out of memory | mean | 95th percentile |")
-    print("|---|---|---|---|---|---|")
-    for size, result in sorted(cases.items(), key=lambda case: int(case[0])):
-        rows = result["rows"]
-        took = f"{np.mean([row['took_s'] for row in rows]):.2f}"
-        for name in methods:
-            failed = sum(row[name] is None for row in rows)
-            print(f"| {size} | {name} | {took} | {failed} | {told(gaps(rows, name, methods))} |")
+    methods = ["policy", "auto", "from policy", "from heuristics", "from random"]
+    print("\n### In the same time, above the best of these\n")
+    print("| vertices | seconds | method | out of memory | mean | 95th percentile | is the best |")
+    print("|---|---|---|---|---|---|---|")
+    for name, results in cases.items():
+        size, _, seconds = name.partition("/")
+        rows = [row for result in results for row in result["rows"]]
+        least = [min((row[m] or inf) for m in methods) for row in rows]
+        for method in methods:
+            failed = sum(row[method] is None for row in rows)
+            mean, late = (over_seeds(results, method, methods, how) for how in (np.mean, p95))
+            wins = np.mean(
+                [(r[method] or inf) == best for r, best in zip(rows, least, strict=True)]
+            )
+            cells = f"{failed} | {mean} | {late} | {100 * wins:.0f} %"
+            print(f"| {size} | {seconds} | {method} | {cells} |")
 
 
 def main() -> None:
@@ -337,7 +421,6 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     one = commands.add_parser("run")
     one.add_argument("patterns", nargs="+")
-    one.add_argument("--policy", type=Path, default=Path("runs/pretrained"))
     one.add_argument("--runs", type=Path, default=Path("runs"))
     one.add_argument("--results", type=Path, default=Path("zeroshot.jsonl"))
     one.add_argument("--seconds", type=float, default=60.0)
