@@ -34,7 +34,7 @@ TEMPERATURES = (0.1, 0.3, 1.0, 2.0)  # of the samples, by turns
 PAIRS = 2_000_000  # of a vertex and a device that are scored for all samples: under a second
 FEWEST, MOST = 32, 2048  # samples, where that is what limits them
 BATCH, ROUNDS = 16, 64  # samples of one kind at a time, or more so that there are no more rounds
-FRESH = 0.25  # share of the rounds in which all vertices are placed
+FRESH, FIRST = 0.25, 64  # share of the samples, or so many, of which all vertices are placed
 PLACED_AGAIN = 0.3  # share of the vertices, at most, that are placed in the other rounds
 ELITES = 4  # the best so far, of which they are samples
 
@@ -158,10 +158,11 @@ class DopplerPlacer:
         first, second = (rule_selects, mine, rule_places), (mine, rule_selects)
         between = max(num_parts - 2, 0)  # the whole and one device, where there is but one choice
         size = max(BATCH, -(-samples // ROUNDS))
+        fresh = max(FRESH * samples, FIRST)
         counts = [min(size, samples - at) for at in range(0, samples, size)]
         for number, count in enumerate(counts):
             turn, on_a_part = divmod(number, 2)
-            again = number >= FRESH * len(counts)
+            again = number * size >= fresh
             kinds = second if again else first
             t = TEMPERATURES[turn // len(kinds) % len(TEMPERATURES)]
             sampling = Sampling(select_temperature=t, place_temperature=t)
