@@ -218,13 +218,14 @@ def _stay(
     devices, order, makespans = (np.concatenate(column) for column in zip(*found, strict=True))
     best = np.unique(makespans, return_index=True)[1][:ELITES]
     rows = rng.choice(best, size=count)
-    stay, size = devices[rows], devices.shape[1]
+    stay: IntArray = devices[rows]
+    size = stay.shape[1]
     for i, row in enumerate(rows.tolist()):
         share = PLACED_AGAIN * rng.random()
         if i % 2:
-            again = rng.random(size) < share
+            stay[i, rng.random(size) < share] = -1
         else:
-            first = int(rng.integers(max(size - int(share * size), 1)))
-            again = order[row, first : first + int(share * size) + 1]
-        stay[i, again] = -1
+            length = int(share * size) + 1
+            first = int(rng.integers(size - length + 1))
+            stay[i, order[row, first : first + length]] = -1
     return stay
