@@ -225,7 +225,7 @@ def _stay(
         if i % 2:
             stay[i, rng.random(size) < share] = -1
         else:
-            length = int(share * size) + 1
+            length = min(int(share * size) + 1, size)
             first = int(rng.integers(size - length + 1))
             stay[i, order[row, first : first + length]] = -1
     return stay
