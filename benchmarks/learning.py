@@ -97,6 +97,7 @@ def jobs() -> list[Job]:
     found += [Job(f"rule/{label}/0", _rule(label), 0) for label in SIX]
     for seed in range(SEEDS):
         found += [Job(f"quality/{label}/{seed}", _quality(label), seed) for label in SIX]
+        found += [Job(f"untrained/{label}/{seed}", _untrained(label), seed) for label in SIX]
         found += [
             Job(f"unseen/{label}{name}/{seed}", _unseen(label, copies), seed)
             for name, copies in UNSEEN.items()
@@ -202,6 +203,15 @@ def _quality(label: str) -> Callable[[float, int], Result]:
         found = judge(trainer.policy, graph, topology)
         best = {"run": trainer.exercises[0].best_s * 1e3}
         return took | found | best | _seeded(trainer.policy, graph, topology, seed)
+
+    return work
+
+
+def _untrained(label: str) -> Callable[[float, int], Result]:
+    """What the placer makes with a policy that has learned nothing."""
+
+    def work(seconds: float, seed: int) -> Result:
+        return judge(make_policy(PolicyConfig(), seed), *problem(label))
 
     return work
 
@@ -382,15 +392,18 @@ def show_rule(tables: Any, known: dict[str, float]) -> None:
 
 def show_quality(tables: Any, known: dict[str, float]) -> None:
     print("\n### Quality: one policy per graph\n")
-    print("| problem | best known, ms | best heuristic | policy alone | greedy | run | seeds |")
-    print("|---|---|---|---|---|---|---|")
+    heads = ("policy alone", "greedy", "run", "seeds", "untrained", "greedy")
+    print(f"| problem | best known, ms | best heuristic | {' | '.join(heads)} |")
+    print("|---|---|---|---|---|---|---|---|---|")
     for label in SIX:
         rows = tables["quality"].get(label, [])
         heuristic = tables["heuristics"].get(label, [{}])[0]
         name = f" (`{heuristic['name']}`)" if heuristic else ""
         above = spread([heuristic], "best", known[label]).split(" ±")[0] + " %" + name
         cells = [spread(rows, key, known[label]) for key in ("policy", "greedy", "run")]
-        print(f"| `{label}` | {known[label]:.2f} | {above} | {' | '.join(cells)} | {len(rows)} |")
+        nothing = tables["untrained"].get(label, [])
+        cells += [f"{len(rows)}", *(spread(nothing, k, known[label]) for k in ("policy", "greedy"))]
+        print(f"| `{label}` | {known[label]:.2f} | {above} | {' | '.join(cells)} |")
 
 
 def show_seeded(tables: Any, known: dict[str, float]) -> None:
@@ -425,13 +438,14 @@ def show_unseen(tables: Any, known: dict[str, float]) -> None:
 
 def show_ablation(tables: Any, known: dict[str, float]) -> None:
     print("\n### What each part buys: above the best known, the same seconds each\n")
-    print("| problem | variant | policy alone | run | episodes |\n|---|---|---|---|---|")
+    print("| problem | variant | policy alone | greedy | run | episodes |")
+    print("|---|---|---|---|---|---|")
     for label in (CHAIN, LAYER):
         for name in variants():
             rows = tables["ablation"].get(f"{label} {name}", [])
             if not rows:
                 continue
-            cells = [spread(rows, key, known[label]) for key in ("policy", "run")]
+            cells = [spread(rows, key, known[label]) for key in ("policy", "greedy", "run")]
             episodes = np.mean([r["episodes"] for r in rows])
             print(f"| `{label}` | {name} | {' | '.join(cells)} | {episodes:,.0f} |")
 
