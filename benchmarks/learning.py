@@ -12,7 +12,7 @@ may run side by side on the same file; `list` names all jobs. `show` prints the 
 lines of one or more files. `benchmarks/results/learning.jsonl` is what we measured.
 
 Makespans are simulated milliseconds. `policy` is the policy alone: the best that placer `doppler`
-makes, in about half a second; on graphs it has not seen `few` is the best of 128 samples. `run` is
+makes, in about a second; on graphs it has not seen `few` is the best of 128 samples. `run` is
 the best that training came across, the expert's search included.
 """
 
@@ -71,7 +71,7 @@ def variants() -> dict[str, TrainConfig]:
         "only SEL (critical path places)": replace(base, policy=PolicyConfig(place=False)),
         "no Stage I": replace(base, stages=("sim",)),
         "paper's device features": replace(base, policy=PolicyConfig(features="paper")),
-        "no expert": replace(base, sim=replace(sim, expert=None, reinforce=1.0)),
+        "no expert": replace(base, sim=replace(sim, expert=None)),
         "REINFORCE counts as much as lessons": replace(base, sim=replace(sim, reinforce=1.0)),
         "no REINFORCE": replace(base, sim=replace(sim, reinforce=0.0)),
         "an update after every episode": replace(base, sim=replace(sim, batch=1)),

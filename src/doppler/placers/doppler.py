@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 POLICY_FILE = "policy.safetensors"  # of a training run
 TEMPERATURES = (0.1, 0.3, 1.0, 2.0)  # of the samples, by turns
-PAIRS = 2_000_000  # of a vertex and a device that are scored for all samples: under a second
+PAIRS = 2_000_000  # of a vertex and a device that are scored for all samples: about a second
 FEWEST, MOST = 32, 2048  # samples, where that is what limits them
 BATCH, ROUNDS = 16, 64  # samples of one kind at a time, or more so that there are no more rounds
 FRESH, FIRST = 0.25, 64  # share of the samples, or so many, of which all vertices are placed
