@@ -25,24 +25,20 @@ that training came across, for `doppler` its expert's search included.
 """
 
 import argparse
-import json
-import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 from time import perf_counter, process_time
-from typing import Any
 
 import numpy as np
-import torch
+from jobs import Job, Result, part_of, read, run_jobs
 from placers import SLOW, problem
 
 from doppler.errors import DopplerError
 from doppler.mdp import make_instance
 from doppler.placers import lower_bounds, make_placer, placer_names
-from doppler.placers.search import warm_up
 from doppler.policies.kinds import Policy
 from doppler.programs import random_dag
 from doppler.sim import Simulator
@@ -77,8 +73,6 @@ PAPER_MS = {
     "enumerative": (139.0, 50.2, 172.7, 174.8),
 }
 
-Result = dict[str, Any]
-
 
 @dataclass(frozen=True)
 class Budget:
@@ -91,14 +85,6 @@ class Budget:
 Work = Callable[[Budget], Result]
 
 trainer_module.monotonic = process_time  # budgets are CPU time: other work does not count
-
-
-@dataclass(frozen=True)
-class Job:
-    """One measurement."""
-
-    name: str
-    work: Work
 
 
 def jobs() -> list[Job]:
@@ -208,33 +194,12 @@ def _timed(work: Callable[[], object]) -> float:
     return process_time() - began
 
 
-def run(patterns: list[str], budget: Budget, results: Path, part: tuple[int, int]) -> None:
-    """Do the jobs that match, and append a line for each."""
-    torch.set_num_threads(1)
-    warm_up()
-    done = set(read([results])) if results.exists() else set()
-    wanted = [job for job in jobs() if any(fnmatch(job.name, pattern) for pattern in patterns)]
-    for job in wanted[part[0] :: part[1]]:
-        if job.name in done:
-            continue
-        try:
-            found = job.work(budget)
-        except DopplerError as error:  # such as a placer that is not installed
-            found = {"skipped": error.message}
-        line = {"job": job.name, "cores": len(os.sched_getaffinity(0))} | found
-        with results.open("a") as file:
-            file.write(json.dumps(line, default=float) + "\n")
-        print(job.name, json.dumps(found, default=float), flush=True)
-
-
-def read(paths: Iterable[Path]) -> dict[str, Result]:
-    """Results by job; of the same job, the last."""
-    found: dict[str, Result] = {}
-    for path in paths:
-        for line in path.read_text().splitlines():
-            result = json.loads(line)
-            found[result["job"]] = result
-    return found
+def do(job: Job, budget: Budget) -> Result:
+    """The result of a job; of one that cannot be done here, why."""
+    try:
+        return job.work(budget)
+    except DopplerError as error:  # such as a placer that is not installed
+        return {"skipped": error.message}
 
 
 def by_case(results: dict[str, Result], table: str) -> dict[str, dict[str, list[Result]]]:
@@ -337,14 +302,6 @@ def show(paths: list[Path]) -> None:
             print(f"\nskipped: {name}: {result['skipped']}")
 
 
-def part_of(text: str) -> tuple[int, int]:
-    """`0/16`: which of how many."""
-    number, _, count = text.partition("/")
-    if not 0 <= int(number) < int(count):
-        raise ValueError(text)
-    return int(number), int(count)
-
-
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
@@ -361,7 +318,8 @@ def main(arguments: list[str] | None = None) -> None:
         print("\n".join(job.name for job in jobs()))
     elif options.command == "run":
         budget = Budget(options.seconds, options.episodes)
-        run(options.patterns, budget, options.results, options.part)
+        doing = partial(do, budget=budget)
+        run_jobs(jobs(), options.patterns, doing, options.results, options.part)
     else:
         show(options.files)
 

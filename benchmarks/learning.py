@@ -17,18 +17,15 @@ the best that training came across, the expert's search included.
 """
 
 import argparse
-import json
-import os
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from fnmatch import fnmatch
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
 
 import numpy as np
-import torch
+from jobs import Job, Result, read, run_jobs
 from placers import instant, problem
 
 from doppler.graph import Graph
@@ -36,7 +33,7 @@ from doppler.mdp import make_instance
 from doppler.mdp.rollout import Sampling
 from doppler.placers import lower_bounds
 from doppler.placers.doppler import DopplerPlacer
-from doppler.placers.search import SearchConfig, search, starting_points, warm_up
+from doppler.placers.search import SearchConfig, search, starting_points
 from doppler.policies.acting import Actor
 from doppler.policies.dual import DualPolicy, PolicyConfig, make_policy
 from doppler.sim import Simulator
@@ -54,9 +51,6 @@ SHOTS = (0, 2048, 4096)
 SEED_EVALUATIONS = 100_000
 # Copies with other costs of the graphs that a policy for others is trained on.
 UNSEEN = {"": 3, " without variants": 0}
-
-Result = dict[str, Any]
-
 
 trainer_module.monotonic = process_time  # budgets are CPU time: other work does not count
 
@@ -79,15 +73,6 @@ def variants() -> dict[str, TrainConfig]:
         "SEL imitates in Stage I only": replace(base, sim=replace(sim, anchor=0.0)),
         "paper preset": PRESETS["paper"],
     }
-
-
-@dataclass(frozen=True)
-class Job:
-    """One measurement."""
-
-    name: str  # table/case/seed
-    work: Callable[[float, int], Result]
-    seed: int
 
 
 def jobs() -> list[Job]:
@@ -316,28 +301,10 @@ def _messages(how: str) -> Callable[[float, int], Result]:
     return work
 
 
-def run(patterns: list[str], seconds: float, results: Path) -> None:
-    """Do the jobs that match, and append a line for each."""
-    torch.set_num_threads(1)
-    warm_up()
-    for job in jobs():
-        if any(fnmatch(job.name, pattern) for pattern in patterns):
-            found = job.work(seconds, job.seed)
-            line = {"job": job.name, "budget_s": seconds, "cores": len(os.sched_getaffinity(0))}
-            with results.open("a") as file:
-                file.write(json.dumps(line | found, default=float) + "\n")
-            print(job.name, json.dumps(found, default=float), flush=True)
-
-
-def read(paths: list[Path]) -> dict[str, dict[str, list[Result]]]:
-    """Results by table and case; of the same job, the last."""
-    lines: dict[str, Result] = {}
-    for path in paths:
-        for line in path.read_text().splitlines():
-            result = json.loads(line)
-            lines[result["job"]] = result
+def tables_of(paths: list[Path]) -> dict[str, dict[str, list[Result]]]:
+    """Results by table and case."""
     found: dict[str, dict[str, list[Result]]] = defaultdict(lambda: defaultdict(list))
-    for name, result in sorted(lines.items()):
+    for name, result in sorted(read(paths).items()):
         table, _, rest = name.partition("/")
         found[table][rest.rpartition("/")[0]].append(result)
     return found
@@ -366,7 +333,7 @@ def best_known(tables: dict[str, dict[str, list[Result]]], label: str) -> float:
 
 def show(paths: list[Path]) -> None:
     """Print every table there are results for."""
-    tables = read(paths)
+    tables = tables_of(paths)
     known = {label: best_known(tables, label) for label in (*SIX, "v100x8/chainmm", "v100x8/ffnn")}
     shown = {
         "rule": [show_rule],
@@ -490,7 +457,12 @@ if __name__ == "__main__":
     commands.add_parser("show").add_argument("files", nargs="+", type=Path)
     options = parser.parse_args()
     if options.command == "run":
-        run(options.patterns, options.seconds, options.results)
+        budget = {"budget_s": options.seconds}
+        run_jobs(
+            *(jobs(), options.patterns),
+            lambda job: budget | job.work(options.seconds, job.seed),
+            options.results,
+        )
     elif options.command == "list":
         print("\n".join(job.name for job in jobs()))
     else:

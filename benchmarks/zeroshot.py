@@ -1,45 +1,43 @@
 """What does a pretrained policy do with graphs and machines it has not seen?
 
-Every measurement is a job, `table/case/seed`, that appends a line to a file of results:
+Every measurement is a job that appends a line to a file of results:
 
-    python benchmarks/zeroshot.py run 'families/*' 'machines/*' --results zeroshot.jsonl
-    python benchmarks/zeroshot.py run 'left-out/*/0' --train-seconds 7200
+    python benchmarks/zeroshot.py run 'train/*' --train-seconds 1500
+    python benchmarks/zeroshot.py run 'known/*' 'families/*' 'machines/*' --results zeroshot.jsonl
     python benchmarks/zeroshot.py show zeroshot.jsonl
 
-`run` takes patterns and does the jobs one after the other, each on one core, so several processes
-may run side by side on the same file; `list` names all jobs. `show` prints the tables.
+`run` takes patterns and does the jobs one after the other, each on one core, and leaves out those
+that are in its file already; `--part 0/16` does every sixteenth, so that sixteen processes share
+them out. `list` names all jobs, `show` prints the tables. `benchmarks/results/zeroshot.jsonl` is
+what we measured.
 
-- `left-out/p100x4/chainmm/0`: a policy pretrained without the group of that workload, on the
-  paper's graph.
-- `families/fft/0`, `machines/shared-bus/0`: families of graphs, and of machines, of split `test`:
-  the gap to `--seconds` of search and to the bound, how often the policy beats the best list
-  scheduler, and what `auto` makes with the policy in `AUTO_S` seconds.
-- `time/2000/10/0`: the policy, `auto` with it, and search from the policy, from the heuristics and
-  from random assignments, ten seconds each, on graphs of about 2,000 vertices.
-- `tuning/p100x4/chainmm/0`: `--tune-seconds` of training from the policy and from nothing.
+- `train/all/0`, `train/without-transformer/0`: the policies, runs of `dop pretrain` in `--runs`.
+  All other jobs that end with a seed need them.
+- `known/CASE`: what `--seconds` of search, the list schedulers and the bounds say of a problem.
+- `left-out/p100x4/chainmm/0`: the paper's graph, by a policy pretrained without its group.
+- `families/fft/3/0`, `machines/shared-bus/3/0`: graphs of a family, and graphs on machines of a
+  family, of split `test`; `3` is one of `--count` problems.
+- `time/2000/10/3/0`: the policy, `auto` with it and search from it, ten seconds each, on a graph of
+  about 2,000 vertices; `plain/2000/10/3`: search from the heuristics and from random assignments.
+- `tuning/p100x4/chainmm/0`: `--tune-seconds` of training from the policy, and from nothing.
 
-The last number is the seed of the policy. Policies are runs of `dop pretrain` in `--runs`:
-`all-0`, or `without-GROUP-0`; one that is not there is trained for `--train-seconds`.
-
-Makespans are simulated. `policy` is the best that placer `doppler` makes, in under a second. Gaps
-are above what search found; in `time`, above the best of the methods.
+Makespans are simulated seconds. `policy` is the best that placer `doppler` makes, in about a second
+or less; `auto` has `AUTO_S` seconds. Gaps are above what search found; in `time`, above the best of
+the methods.
 """
 
 import argparse
-import json
-import os
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from fnmatch import fnmatch
-from functools import partial
+from functools import cache, partial
 from math import inf, isfinite
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
 import numpy as np
-import torch
+from jobs import Job, Result, part_of, read, run_jobs
+from placers import LONG as SIX
 from placers import problem as paper_problem
 
 from doppler.arrays import IntArray
@@ -51,7 +49,7 @@ from doppler.placers import lower_bounds
 from doppler.placers.auto import LEARNED_SHARE, AutoPlacer
 from doppler.placers.bounds import ROUNDING
 from doppler.placers.doppler import DopplerPlacer
-from doppler.placers.search import SearchConfig, search, starting_points, warm_up
+from doppler.placers.search import SearchConfig, search, starting_points
 from doppler.sim import Simulator
 from doppler.topology import Topology
 from doppler.training.api import pretraining, starting_policy
@@ -62,52 +60,127 @@ from doppler.training.run import resume_run, start_run
 from doppler.training.trainer import Trainer
 from doppler.training.validation import listed_s
 
-WORKLOADS = ("chainmm", "ffnn", "llama-block", "llama-layer")
-SIX = (*(f"p100x4/{w}" for w in WORKLOADS), "v100x8/llama-block", "v100x8/llama-layer")
 SIZES = (200, 2_000, 20_000)
 BUDGETS_S = (1, 10)  # of `time`
 SEEDS = 3
 AUTO_S = 2.0
 STARTS = 12  # the policy's best, from which search begins
 NEAR = 0.8  # graphs of `time` have at least this share of their size
+METHODS = ("policy", "auto", "from policy", "from heuristics", "from random")  # of `time`
+WORST = 10  # problems that are named
 
-Result = dict[str, Any]
+Rows = list[Result]  # of the problems of a table, placed by one policy
 
 
 @dataclass(frozen=True)
 class Settings:
     """Budgets, and where policies are."""
 
-    runs: Path  # where policies are
-    seconds: float  # of search
-    train_seconds: float
-    tune_seconds: float
-    count: int  # problems of a family, a machine or a size
-    problems: int  # that a policy is trained on
-    max_vertices: int
+    runs: Path = Path("runs")
+    seconds: float = 60.0  # of search
+    train_seconds: float = 1500.0
+    tune_seconds: float = 60.0
+    count: int = 14  # problems of a family, or a machine
+    sized: int = 8  # problems of a size
+    problems: int = 1024  # that a policy is trained on
+    max_vertices: int = 300
 
 
-@dataclass(frozen=True)
-class Job:
-    """One measurement."""
+def jobs(settings: Settings) -> list[Job]:
+    """All measurements, those first that others need."""
+    found, seeds = [], range(SEEDS)
+    without = {FAMILIES[_workload(label)].group: _workload(label) for label in SIX}
+    for seed in seeds:
+        found.append(Job(f"train/all/{seed}", partial(train, settings, ()), seed))
+        for group, family in without.items():
+            name = f"train/without-{group}/{seed}"
+            found.append(Job(name, partial(train, settings, (family,)), seed))
+    every = cases(settings)
+    found += [Job(f"known/{case}", partial(known, settings, make)) for case, make in every.items()]
+    for seed in seeds:
+        found += [
+            Job(f"{case}/{seed}", partial(placed, settings, case, make), seed)
+            for case, make in every.items()
+        ]
+    for size in reversed(SIZES):
+        for seconds in BUDGETS_S:
+            for i in range(settings.sized):
+                case = f"{size}/{seconds}/{i}"
+                found.append(Job(f"plain/{case}", partial(plain_time, size, seconds, i)))
+                work = partial(equal_time, settings, size, seconds, i)
+                found += [Job(f"time/{case}/{seed}", work, seed) for seed in seeds]
+    for label in SIX:
+        work = partial(tuning, settings, label)
+        found += [Job(f"tuning/{label}/{seed}", work, seed) for seed in seeds]
+    return found
 
-    name: str  # table/case/seed
-    work: Callable[[Settings, int], Result]
-    seed: int = 0
+
+def cases(settings: Settings) -> dict[str, Callable[[], Problem]]:
+    """The problems to place: `left-out/…`, `families/…/3`, `machines/…/3`."""
+    found: dict[str, Callable[[], Problem]] = {}
+    for label in SIX:
+        found[f"left-out/{label}"] = partial(_paper, label)
+    most, machines = settings.max_vertices, list(MACHINES)
+    for name, family in FAMILIES.items():
+        if family.split == "test":  # on machines of every split
+            room = max(most, family.smallest + 40)
+            for i in range(settings.count):
+                machine = machines[i % len(machines)]
+                make = partial(make_problem, name, machine, i, max_vertices=room)
+                found[f"families/{name}/{i}"] = make
+    for name, machine in MACHINES.items():
+        if machine.split == "test":  # with families that were trained on
+            for i in range(settings.count):
+                found[f"machines/{name}/{i}"] = partial(_on_machine, name, i, most)
+    return found
 
 
-def jobs() -> list[Job]:
-    """All measurements."""
-    families = [name for name, family in FAMILIES.items() if family.split == "test"]
-    machines = [name for name, machine in MACHINES.items() if machine.split == "test"]
-    every = [
-        *((f"left-out/{label}", partial(left_out, label)) for label in SIX),
-        *((f"families/{name}", partial(test_family, name)) for name in families),
-        *((f"machines/{name}", partial(test_machine, name)) for name in machines),
-        *((f"time/{size}/{s}", partial(equal_time, size, s)) for size in SIZES for s in BUDGETS_S),
-        *((f"tuning/{label}", partial(tuning, label)) for label in SIX),
-    ]
-    return [Job(f"{name}/{seed}", work, seed) for seed in range(SEEDS) for name, work in every]
+def _workload(label: str) -> str:
+    return label.partition("/")[2]
+
+
+def _paper(label: str) -> Problem:
+    graph, topology = paper_problem(label)
+    return Problem(graph, topology, _workload(label), 0)
+
+
+def _on_machine(machine: str, seed: int, max_vertices: int) -> Problem:
+    family = draw_problem("train", seed, max_vertices=max_vertices).family
+    return make_problem(family, machine, seed, max_vertices=max_vertices)
+
+
+def train(settings: Settings, without: tuple[str, ...], seed: int) -> Result:
+    """A policy, as `dop pretrain` makes it; one that is begun goes on."""
+    path = _run_of(settings, seed, *without)
+    if not (path / "config.json").exists():
+        config = replace(PRESETS["pretrain"], seconds=settings.train_seconds, seed=seed, threads=1)
+        recipe = Recipe(
+            problems=settings.problems,
+            max_vertices=settings.max_vertices,
+            without=without,
+            seed=seed,
+            validation=0,
+        )
+        start_run(pretraining(recipe, config), path).close()
+    with resume_run(path) as run:
+        for _ in run:
+            pass
+        return {"updates": run.trainer.update, "train_s": run.trainer.seconds}
+
+
+def _run_of(settings: Settings, seed: int, without: str | None = None) -> Path:
+    name = "all" if without is None else f"without-{FAMILIES[without].group}"
+    return settings.runs / f"{name}-{seed}"
+
+
+@cache
+def placer_of(run: Path) -> DopplerPlacer:
+    """The policy of a run as a placer that has been used before, so that all is compiled."""
+    if not run.is_dir():
+        raise SystemExit(f"there is no policy in {run}: do the jobs 'train/*' first")
+    placer = DopplerPlacer.from_path(run)
+    placer.place(*paper_problem("p100x4/chainmm"))
+    return placer
 
 
 def makespan_s(graph: Graph, topology: Topology, assignment: Assignment) -> float:
@@ -116,10 +189,11 @@ def makespan_s(graph: Graph, topology: Topology, assignment: Assignment) -> floa
 
 
 def policy_s(placer: DopplerPlacer, graph: Graph, topology: Topology) -> tuple[float, float]:
-    """The makespan of the policy alone, and the seconds it took."""
+    """The makespan of the policy alone, and the seconds it took to place."""
     began = perf_counter()
-    made = makespan_s(graph, topology, placer.place(graph, topology, seed=1))
-    return made, perf_counter() - began
+    assignment = placer.place(graph, topology, seed=1)
+    took_s = perf_counter() - began
+    return makespan_s(graph, topology, assignment), took_s
 
 
 def searched_s(graph: Graph, topology: Topology, seconds: float) -> float:
@@ -156,107 +230,70 @@ def from_random_s(graph: Graph, topology: Topology, seconds: float) -> float:
 def auto_s(placer: DopplerPlacer, graph: Graph, topology: Topology, seconds: float) -> float:
     """What `auto` makes with the policy; infinity where nothing fits into memory."""
     try:
-        placed = AutoPlacer(seconds, learned=placer).place(graph, topology)
+        answer = AutoPlacer(seconds, learned=placer).place(graph, topology)
     except DopplerError:
         return inf
-    return makespan_s(graph, topology, placed)
+    return makespan_s(graph, topology, answer)
 
 
-def against(problem: Problem, placer: DopplerPlacer, seconds: float) -> Result:
-    """The policy alone against search and list schedulers on one problem."""
+def known(settings: Settings, make: Callable[[], Problem], seed: int) -> Result:
+    """What is known of a problem without a policy."""
+    problem = make()
     graph, topology = problem.graph, problem.topology
-    made_s, took_s = policy_s(placer, graph, topology)
     found = {
-        "policy": made_s,
-        "search": searched_s(graph, topology, seconds),
-        "lists": listed_s(problem),
-        "auto": auto_s(placer, graph, topology, AUTO_S),
+        "search": searched_s(graph, topology, settings.seconds),
+        "lists": listed_s(problem, seed),
         "bound": lower_bounds(graph, topology).best_s,
     }
-    told = {key: _number(value) for key, value in found.items()}
-    return {"graph": graph.name, "topology": topology.name, "inference_s": took_s} | told
+    about = {"graph": graph.name, "topology": topology.name, "search_s": settings.seconds}
+    return about | {key: _number(value) for key, value in found.items()}
 
 
-def left_out(label: str, settings: Settings, seed: int) -> Result:
-    """The paper's graph, by a policy that has seen none of its group."""
-    workload = label.partition("/")[2]
-    placer = DopplerPlacer.from_path(trained(settings, seed, workload))
-    graph, topology = paper_problem(label)
-    return against(Problem(graph, topology, workload, seed), placer, settings.seconds)
+def placed(settings: Settings, case: str, make: Callable[[], Problem], seed: int) -> Result:
+    """What the policy alone makes of a problem, and `auto` with it."""
+    problem = make()
+    left_out = (problem.family,) if case.startswith("left-out/") else ()
+    placer = placer_of(_run_of(settings, seed, *left_out))
+    made_s, took_s = policy_s(placer, problem.graph, problem.topology)
+    with_it_s = auto_s(placer, problem.graph, problem.topology, AUTO_S)
+    return {"policy": _number(made_s), "inference_s": took_s, "auto": _number(with_it_s)}
 
 
-def trained(settings: Settings, seed: int, without: str | None = None) -> Path:
-    """The run of a policy, of one without the group of a workload if that is given."""
-    name = "all" if without is None else f"without-{FAMILIES[without].group}"
-    path = settings.runs / f"{name}-{seed}"
-    if not (path / "config.json").exists():
-        base = PRESETS["pretrain"]
-        config = replace(base, seconds=settings.train_seconds, seed=seed, threads=1)
-        recipe = Recipe(
-            problems=settings.problems,
-            max_vertices=settings.max_vertices,
-            without=() if without is None else (without,),
-            seed=seed,
-            validation=0,
-        )
-        start_run(pretraining(recipe, config), path).close()
-    with resume_run(path) as run:
-        for _ in run:
-            pass
-    return path
+def _of_size(size: int, number: int) -> tuple[Graph, Topology]:
+    least = round(NEAR * size)
+    problem = draw_problem("test", number, max_vertices=size, min_vertices=least)
+    return problem.graph, problem.topology
 
 
-def test_family(family: str, settings: Settings, seed: int) -> Result:
-    """Graphs of a family that no policy was trained on, on machines of every split."""
-    machines = list(MACHINES)
-    drawn = [
-        make_problem(
-            *(family, machines[i % len(machines)], i),
-            max_vertices=max(settings.max_vertices, FAMILIES[family].smallest + 40),
-        )
-        for i in range(settings.count)
-    ]
-    return _all_against(drawn, settings, seed)
+def plain_time(size: int, seconds: float, number: int, seed: int) -> Result:
+    """What search without a policy finds in so many seconds."""
+    del seed
+    graph, topology = _of_size(size, number)
+    found = {
+        "from heuristics": searched_s(graph, topology, seconds),
+        "from random": from_random_s(graph, topology, seconds),
+    }
+    about = {"graph": graph.name, "topology": topology.name}
+    return about | {key: _number(value) for key, value in found.items()}
 
 
-def test_machine(machine: str, settings: Settings, seed: int) -> Result:
-    """Graphs of families that were trained on, on machines that were not."""
-    drawn = []
-    for i in range(settings.count):
-        family = draw_problem("train", i, max_vertices=settings.max_vertices).family
-        drawn.append(make_problem(family, machine, i, max_vertices=settings.max_vertices))
-    return _all_against(drawn, settings, seed)
+def equal_time(settings: Settings, size: int, seconds: float, number: int, seed: int) -> Result:
+    """What a policy finds in so many seconds, and what search does with it."""
+    graph, topology = _of_size(size, number)
+    placer = placer_of(_run_of(settings, seed))
+    found = {
+        "policy": policy_s(placer.within(seconds), graph, topology)[0],
+        "auto": auto_s(placer, graph, topology, seconds),
+        "from policy": from_policy_s(placer, graph, topology, seconds),
+    }
+    return {key: _number(value) for key, value in found.items()}
 
 
-def _all_against(drawn: list[Problem], settings: Settings, seed: int) -> Result:
-    placer = DopplerPlacer.from_path(trained(settings, seed))
-    return {"rows": [against(problem, placer, settings.seconds) for problem in drawn]}
-
-
-def equal_time(size: int, seconds: float, settings: Settings, seed: int) -> Result:
-    """What each method finds in so many seconds."""
-    placer, rows = DopplerPlacer.from_path(trained(settings, seed)), []
-    for i in range(settings.count):
-        problem = draw_problem("test", i, max_vertices=size, min_vertices=round(NEAR * size))
-        graph, topology = problem.graph, problem.topology
-        found = {
-            "policy": policy_s(placer.within(seconds), graph, topology)[0],
-            "auto": auto_s(placer, graph, topology, seconds),
-            "from policy": from_policy_s(placer, graph, topology, seconds),
-            "from heuristics": searched_s(graph, topology, seconds),
-            "from random": from_random_s(graph, topology, seconds),
-        }
-        told = {key: _number(value) for key, value in found.items()}
-        rows.append({"graph": graph.name, "topology": topology.name} | told)
-    return {"rows": rows}
-
-
-def tuning(label: str, settings: Settings, seed: int) -> Result:
+def tuning(settings: Settings, label: str, seed: int) -> Result:
     """The same seconds of training from the pretrained policy, and from nothing."""
     graph, topology = paper_problem(label)
-    path = trained(settings, seed)
-    placer = DopplerPlacer.from_path(path)
-    found: Result = {"zero": policy_s(placer, graph, topology)[0]}
+    path = _run_of(settings, seed)
+    found: Result = {"zero": policy_s(placer_of(path), graph, topology)[0]}
     base = replace(PRESETS["default"], seconds=settings.tune_seconds, seed=seed, threads=1)
     for name, config, policy in (
         ("tuned", replace(base, stages=("sim",)), starting_policy(path)),
@@ -267,7 +304,6 @@ def tuning(label: str, settings: Settings, seed: int) -> Result:
             pass
         found[name] = policy_s(DopplerPlacer(trainer.policy), graph, topology)[0]
         found[f"{name} run"] = trainer.exercises[0].best_s
-    found["search"] = searched_s(graph, topology, settings.seconds)
     return {key: _number(value) for key, value in found.items()}
 
 
@@ -275,54 +311,38 @@ def _number(value: float) -> float | None:
     return float(value) if isfinite(value) else None
 
 
-def run(patterns: list[str], settings: Settings, results: Path) -> None:
-    """Do the jobs that match, and append a line for each."""
-    torch.set_num_threads(1)
-    warm_up()
-    for job in jobs():
-        if any(fnmatch(job.name, pattern) for pattern in patterns):
-            found = job.work(settings, job.seed)
-            told = {key: str(value) for key, value in vars(settings).items()}
-            line = {"job": job.name, "settings": told, "cores": len(os.sched_getaffinity(0))}
-            with results.open("a") as file:
-                file.write(json.dumps(line | found) + "\n")
-            print(job.name, json.dumps(found), flush=True)
+def by_case(results: dict[str, Result], table: str) -> dict[str, list[Rows]]:
+    """By family, machine or graph: the rows of each seed's policy, with what is known of them."""
+    found: dict[str, list[Rows]] = defaultdict(lambda: [[] for _ in range(SEEDS)])
+    for name, result in results.items():
+        kind, _, rest = name.partition("/")
+        case, _, seed = rest.rpartition("/")
+        about = results.get(f"known/{kind}/{case}")
+        if kind == table and about is not None:
+            label = case if table == "left-out" else case.rpartition("/")[0]
+            found[label][int(seed)].append(about | result)
+    return {label: [rows for rows in seeds if rows] for label, seeds in found.items()}
 
 
-def read(paths: list[Path]) -> dict[str, dict[str, list[Result]]]:
-    """Results by table and case, seed by seed; of the same job, the last."""
-    lines: dict[str, Result] = {}
-    for path in paths:
-        for line in path.read_text().splitlines():
-            result = json.loads(line)
-            lines[result["job"]] = result
-    found: dict[str, dict[str, list[Result]]] = defaultdict(lambda: defaultdict(list))
-    for name, result in lines.items():
-        table, _, rest = name.partition("/")
-        found[table][rest.rpartition("/")[0]].append(result)
-    return found
-
-
-def gaps(rows: list[Result], key: str, others: list[str]) -> list[float]:
+def gaps(rows: Rows, key: str, others: Iterable[str]) -> list[float]:
     """What a method is above the best of some, on every problem on which it runs."""
     best = [min((row[k] for k in others if row[k] is not None), default=inf) for row in rows]
     pairs = [(row[key], least) for row, least in zip(rows, best, strict=True)]
     return [value / least - 1 for value, least in pairs if value is not None and isfinite(least)]
 
 
-def spread(values: list[float]) -> str:
-    """Mean ± standard deviation over seeds, in percent."""
+def over_seeds(
+    seeds: list[Rows],
+    key: str,
+    others: Iterable[str],
+    how: Callable[[list[float]], float] = np.mean,
+) -> str:
+    """A figure of the gaps of each seed's policy: mean ± standard deviation over seeds."""
+    every = [gaps(rows, key, list(others)) for rows in seeds]
+    values = [float(how(found)) for found in every if found]
     if not values:
         return "–"
     return f"{100 * np.mean(values):+.2f} ± {100 * np.std(values):.2f} %"
-
-
-def over_seeds(
-    results: list[Result], key: str, others: list[str], how: Callable[[list[float]], Any]
-) -> str:
-    """A figure of the gaps of each seed's policy, mean ± standard deviation over seeds."""
-    every = [gaps(result.get("rows", [result]), key, others) for result in results]
-    return spread([float(how(values)) for values in every if values])
 
 
 def p95(values: list[float]) -> float:
@@ -330,114 +350,138 @@ def p95(values: list[float]) -> float:
     return float(np.percentile(values, 95))
 
 
+def share(values: Iterable[bool]) -> str:
+    """How many of them, in percent."""
+    return f"{100 * np.mean(list(values)):.1f} %"
+
+
 def show(paths: list[Path]) -> None:
     """Print every table there are results for."""
-    tables = read(paths)
-    if tables["left-out"]:
-        print("\n### The paper's graphs, by a policy that has seen none of their group\n")
-        print("| problem | search, ms | policy | above the bound | best list scheduler | seconds |")
-        print("|---|---|---|---|---|---|")
-        for label, results in tables["left-out"].items():
-            pairs = (("policy", "search"), ("policy", "bound"), ("lists", "search"))
-            cells = [over_seeds(results, key, [other], np.mean) for key, other in pairs]
-            found_ms = 1e3 * np.mean([r["search"] for r in results])
-            took = f"{np.mean([r['inference_s'] for r in results]):.2f}"
-            print(f"| `{label}` | {found_ms:.2f} | {' | '.join(cells)} | {took} |")
-    for table in ("families", "machines"):
-        if tables[table]:
-            show_unseen(table, tables[table])
-    if tables["time"]:
-        show_time(tables["time"])
-    if tables["tuning"]:
-        print("\n### After the same time of training, from the policy and from nothing\n")
-        heads = "| problem | search, ms | as it comes | tuned | from nothing |"
-        print(f"{heads}\n|---|---|---|---|---|")
-        for label, results in tables["tuning"].items():
-            keys = ("zero", "tuned", "scratch")
-            cells = [over_seeds(results, key, ["search"], np.mean) for key in keys]
-            found_ms = 1e3 * np.mean([r["search"] for r in results])
-            print(f"| `{label}` | {found_ms:.2f} | {' | '.join(cells)} |")
+    results = read(paths)
+    if table := by_case(results, "left-out"):
+        show_left_out(table)
+    for name in ("families", "machines"):
+        if table := by_case(results, name):
+            show_unseen(name, table)
+    if any(name.startswith("time/") for name in results):
+        show_time(results)
+    if any(name.startswith("tuning/") for name in results):
+        show_tuning(results)
 
 
-def show_unseen(table: str, cases: dict[str, list[Result]]) -> None:
+def show_left_out(table: dict[str, list[Rows]]) -> None:
+    """Graph by graph."""
+    print("\n### The paper's graphs, by a policy that has seen none of their group\n")
+    print("| problem | search, ms | policy | above the bound | best list scheduler | seconds |")
+    print("|---|---|---|---|---|---|")
+    for label, seeds in table.items():
+        rows = [row for rows in seeds for row in rows]
+        pairs = (("policy", "search"), ("policy", "bound"), ("lists", "search"))
+        cells = [over_seeds(seeds, key, [other]) for key, other in pairs]
+        took = f"{np.mean([row['inference_s'] for row in rows]):.2f}"
+        print(f"| `{label}` | {1e3 * rows[0]['search']:.2f} | {' | '.join(cells)} | {took} |")
+
+
+def show_unseen(name: str, table: dict[str, list[Rows]]) -> None:
     """The policy against search on families of split `test`, and where a heuristic is better."""
-    print(f"\n### Unseen {table}: above search\n")
-    heads = ("problems", "out of memory", "mean", "95th percentile", "above the bound")
-    print(f"| | {' | '.join(heads)} | beats list schedulers | `auto` does not lose |")
-    print("|---|---|---|---|---|---|---|---|")
-    every: list[Result] = [{"rows": []} for _ in range(SEEDS)]
-    for results in cases.values():
-        for together, result in zip(every, results, strict=False):
-            together["rows"] += result["rows"]
-    for name, results in [*cases.items(), ("all", [e for e in every if e["rows"]])]:
-        rows = [row for result in results for row in result["rows"]]
-        wins = [(r["policy"] or inf) < (r["lists"] or inf) for r in rows]
-        kept = [(r["auto"] or inf) <= (r["lists"] or inf) * (1 + ROUNDING) for r in rows]
+    print(f"\n### Unseen {name}: above search\n")
+    heads = ("problems", "out of memory", "mean", "median", "95th percentile", "above the bound")
+    print(f"| | {' | '.join(heads)} | beats list schedulers | loses to one | `auto` loses to one |")
+    print(f"|---|{'---|' * (len(heads) + 3)}")
+    columns = zip(*table.values(), strict=True)
+    together = [[row for rows in column for row in rows] for column in columns]
+    for label, seeds in [*table.items(), ("all", together)]:
+        rows = [row for rows in seeds for row in rows]
+        against = [(row["policy"] or inf, row["auto"] or inf, row["lists"] or inf) for row in rows]
         cells = [
-            f"{len(results[0]['rows'])}",
-            f"{sum(r['policy'] is None for r in rows)}",
-            over_seeds(results, "policy", ["search"], np.mean),
-            over_seeds(results, "policy", ["search"], p95),
-            over_seeds(results, "policy", ["bound"], np.mean),
-            f"{100 * np.mean(wins):.0f} %",
-            f"{100 * np.mean(kept):.0f} %",
+            f"{len(seeds[0])}",
+            f"{sum(row['policy'] is None for row in rows)} of {len(rows)}",
+            *(over_seeds(seeds, "policy", ["search"], how) for how in (np.mean, np.median, p95)),
+            over_seeds(seeds, "policy", ["bound"]),
+            share(policy < lists * (1 - ROUNDING) for policy, _, lists in against),
+            share(policy > lists * (1 + ROUNDING) for policy, _, lists in against),
+            share(auto > lists * (1 + ROUNDING) for _, auto, lists in against),
         ]
-        print(f"| `{name}` | {' | '.join(cells)} |")
-    print("\nWorst against the best list scheduler, with any of the policies:\n")
-    worst: dict[tuple[str, str], float] = {}
-    for results in cases.values():
-        for row in (row for result in results for row in result["rows"]):
-            above = gaps([row], "policy", ["lists"])
-            if above and above[0] > 0:
-                key = row["graph"], row["topology"]
-                worst[key] = max(worst.get(key, 0.0), above[0])
-    for (graph, topology), above_by in sorted(worst.items(), key=lambda item: -item[1])[:10]:
-        print(f"- `{graph}` on `{topology}`: {100 * above_by:+.1f} %")
+        print(f"| `{label}` | {' | '.join(cells)} |")
+    for other in ("lists", "search"):
+        print(f"\nWorst against `{other}`, with any of the policies:\n")
+        worst: dict[str, float] = {}
+        for rows in (rows for seeds in table.values() for rows in seeds):
+            for row in rows:
+                key = f"`{row['graph']}` on `{row['topology']}`"
+                above = gaps([row], "policy", [other])
+                worst[key] = max([worst.get(key, 0.0), *above])
+                if row["policy"] is None and row[other] is not None:
+                    worst[key] = inf
+        for key, above_by in sorted(worst.items(), key=lambda item: -item[1])[:WORST]:
+            if above_by > ROUNDING:
+                told = f"{100 * above_by:+.1f} %" if isfinite(above_by) else "out of memory"
+                print(f"- {key}: {told}")
 
 
-def show_time(cases: dict[str, list[Result]]) -> None:
+def show_time(results: dict[str, Result]) -> None:
     """All methods in the same time, above the best of them."""
-    methods = ["policy", "auto", "from policy", "from heuristics", "from random"]
     print("\n### In the same time, above the best of these\n")
     print("| vertices | seconds | method | out of memory | mean | 95th percentile | is the best |")
     print("|---|---|---|---|---|---|---|")
-    for name, results in cases.items():
-        size, _, seconds = name.partition("/")
-        rows = [row for result in results for row in result["rows"]]
-        least = [min((row[m] or inf) for m in methods) for row in rows]
-        for method in methods:
-            failed = sum(row[method] is None for row in rows)
-            mean, late = (over_seeds(results, method, methods, how) for how in (np.mean, p95))
-            wins = np.mean(
-                [(r[method] or inf) == best for r, best in zip(rows, least, strict=True)]
-            )
-            cells = f"{failed} | {mean} | {late} | {100 * wins:.0f} %"
-            print(f"| {size} | {seconds} | {method} | {cells} |")
+    found: dict[str, list[Rows]] = defaultdict(lambda: [[] for _ in range(SEEDS)])
+    for name, result in results.items():
+        kind, _, rest = name.partition("/")
+        case, _, seed = rest.rpartition("/")
+        plain = results.get(f"plain/{case}")
+        if kind == "time" and plain is not None:
+            found[case.rpartition("/")[0]][int(seed)].append(plain | result)
+    for case, by_seed in sorted(
+        found.items(), key=lambda item: [int(n) for n in item[0].split("/")]
+    ):
+        seeds = [rows for rows in by_seed if rows]
+        rows = [row for rows in seeds for row in rows]
+        least = [min((row[method] or inf) for method in METHODS) for row in rows]
+        for method in METHODS:
+            pairs = zip(rows, least, strict=True)
+            cells = [
+                f"{sum(row[method] is None for row in rows)} of {len(rows)}",
+                *(over_seeds(seeds, method, METHODS, how) for how in (np.mean, p95)),
+                share((row[method] or inf) <= best * (1 + ROUNDING) for row, best in pairs),
+            ]
+            print(f"| {case.replace('/', ' | ')} | {method} | {' | '.join(cells)} |")
+
+
+def show_tuning(results: dict[str, Result]) -> None:
+    """Graph by graph."""
+    print("\n### After the same time of training, from the policy and from nothing\n")
+    print("| problem | as it comes | tuned | best of its run | from nothing | best of its run |")
+    print("|---|---|---|---|---|---|")
+    for label in SIX:
+        about = results.get(f"known/left-out/{label}")
+        named = [results.get(f"tuning/{label}/{seed}") for seed in range(SEEDS)]
+        seeds = [[about | result] for result in named if result is not None and about is not None]
+        if seeds:
+            keys = ("zero", "tuned", "tuned run", "scratch", "scratch run")
+            cells = [over_seeds(seeds, key, ["search"]) for key in keys]
+            print(f"| `{label}` | {' | '.join(cells)} |")
 
 
 def main() -> None:
     """Do as the command line says."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    one = commands.add_parser("run")
-    one.add_argument("patterns", nargs="+")
-    one.add_argument("--runs", type=Path, default=Path("runs"))
-    one.add_argument("--results", type=Path, default=Path("zeroshot.jsonl"))
-    one.add_argument("--seconds", type=float, default=60.0)
-    one.add_argument("--train-seconds", type=float, default=7200.0)
-    one.add_argument("--tune-seconds", type=float, default=60.0)
-    one.add_argument("--count", type=int, default=20)
-    one.add_argument("--problems", type=int, default=256)
-    one.add_argument("--max-vertices", type=int, default=300)
-    commands.add_parser("list")
-    commands.add_parser("show").add_argument("files", nargs="+", type=Path)
+    running = commands.add_parser("run", help="do the jobs that match")
+    running.add_argument("patterns", nargs="+")
+    running.add_argument("--results", type=Path, default=Path("zeroshot.jsonl"))
+    running.add_argument("--part", type=part_of, default=(0, 1), metavar="K/N")
+    for name, value in vars(Settings()).items():
+        running.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value)
+    commands.add_parser("list", help="the names of all jobs")
+    commands.add_parser("show", help="print the tables").add_argument("files", type=Path, nargs="+")
     options = vars(parser.parse_args())
     command = options.pop("command")
     if command == "run":
-        patterns, results = options.pop("patterns"), options.pop("results")
-        run(patterns, Settings(**options), results)
+        patterns, results, part = (options.pop(key) for key in ("patterns", "results", "part"))
+        every = jobs(Settings(**options))
+        run_jobs(every, patterns, lambda job: job.work(seed=job.seed), results, part)
     elif command == "list":
-        print("\n".join(job.name for job in jobs()))
+        print("\n".join(job.name for job in jobs(Settings())))
     else:
         show(options["files"])
 

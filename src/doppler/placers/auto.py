@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from importlib.util import find_spec
-from math import inf
+from math import inf, isfinite
 from pathlib import Path
 from time import monotonic
 
@@ -23,6 +23,7 @@ from doppler.sim.simulator import Simulator
 from doppler.topology.topology import Topology
 
 SEARCH = "annealing"
+MEMORY_AWARE = ("m-etf",)  # where memory has no limit it is `etf`
 EXACT = "cp-sat"
 LEARNED_SHARE = 0.25  # of the budget, in which the policy is sampled
 EXACT_VERTICES = 30  # up to which an exact solver often ends in seconds
@@ -102,7 +103,8 @@ class AutoPlacer:
         if self.learned is not None:
             budget_s = None if repeatable else LEARNED_SHARE * self.seconds
             portfolio.ask(self.learned.within(budget_s))
-        for name in track(self.instant, "heuristics"):
+        limited = any(isfinite(device.memory_bytes) for device in portfolio.topology.devices)
+        for name in track((*self.instant, *(MEMORY_AWARE if limited else ())), "heuristics"):
             if monotonic() > end and portfolio.found and not repeatable:
                 return
             portfolio.ask(make_placer(name))

@@ -204,10 +204,14 @@ class TrainConfig:
 
 PRESETS = {
     "default": TrainConfig(),
-    "pretrain": TrainConfig(  # many problems: less of each at a time, and steps from several
+    # Many problems: less of each at a time, and steps from several. Without an expert there are
+    # several times as many updates; and samples shall stay different (docs/pretraining.md).
+    "pretrain": TrainConfig(
         preset="pretrain",
         imitation=ImitationConfig(episodes=64, batch=8),
-        sim=ReinforceConfig(batch=8),
+        sim=ReinforceConfig(
+            batch=8, lr=(1e-3, 1e-4), temperature=(1.0, 1.0), entropy=3e-3, expert=None
+        ),
         together=4,
     ),
     "paper": TrainConfig(  # Sec. 6.1, where not said otherwise; one episode per update
