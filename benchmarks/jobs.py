@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -57,11 +57,12 @@ def run_jobs(
         print(job.name, json.dumps(found, default=float), flush=True)
 
 
+def lines(paths: Iterable[Path]) -> Iterator[Result]:
+    """All results in some files."""
+    for path in paths:
+        yield from map(json.loads, path.read_text().splitlines())
+
+
 def read(paths: Iterable[Path]) -> dict[str, Result]:
     """Results by job; of the same job, the last."""
-    found: dict[str, Result] = {}
-    for path in paths:
-        for line in path.read_text().splitlines():
-            result = json.loads(line)
-            found[result["job"]] = result
-    return found
+    return {result["job"]: result for result in lines(paths)}

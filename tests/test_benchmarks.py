@@ -1,4 +1,4 @@
-"""The benchmark of the baselines: its jobs run, and its tables can be made from their results."""
+"""Benchmarks made of jobs: the jobs run, and the tables can be made from their results."""
 
 import json
 import subprocess
@@ -10,22 +10,26 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
-SCRIPT = Path(__file__).parents[1] / "benchmarks" / "baselines.py"
+FOLDER = Path(__file__).parents[1] / "benchmarks"
 MISSING = ("pymetis", "mtkahypar", "ortools", "gymnasium", "typer", "rich")
-# The script as it is, where these cannot be imported.
+# A script as it is, where these cannot be imported.
 BARE = f"""
 import runpy, sys
 sys.modules.update(dict.fromkeys({MISSING!r}))
-sys.path.insert(0, {str(SCRIPT.parent)!r})
-sys.argv = [{str(SCRIPT)!r}, *sys.argv[1:]]
-runpy.run_path({str(SCRIPT)!r}, run_name="__main__")
+sys.path.insert(0, {str(FOLDER)!r})
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-def baselines(*arguments: str) -> str:
-    """What the script prints."""
-    command = [sys.executable, "-c", BARE, *arguments]
+def printed(script: str, *arguments: str) -> str:
+    """What a script prints."""
+    command = [sys.executable, "-c", BARE, str(FOLDER / script), *arguments]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def baselines(*arguments: str) -> str:
+    return printed("baselines.py", *arguments)
 
 
 def test_jobs_and_tables(tmp_path: Path) -> None:
@@ -50,3 +54,28 @@ def test_jobs_and_tables(tmp_path: Path) -> None:
     assert "The same time, 0.2 s" in shown
     assert "One update of 4 episodes" in shown
     assert "skipped: table/chainmm/metis/0: " in shown
+
+
+def test_zero_shot(tmp_path: Path) -> None:
+    assert "time/20000/10/7/2" in printed("zeroshot.py", "list").split()
+    results, runs = tmp_path / "results.jsonl", tmp_path / "runs"
+    few = ("--count", "1", "--sized", "1", "--problems", "2", "--max-vertices", "60")
+    short = ("--seconds", "0.2", "--train-seconds", "1", "--tune-seconds", "1")
+    tiny = (*few, *short, "--runs", str(runs), "--results", str(results))
+    wanted = ["train/all/0", "train/without-chainmm/0", "tuning/p100x4/chainmm/0"]
+    for case in ("left-out/p100x4/chainmm", "families/fft/0", "machines/shared-bus/0"):
+        wanted += [f"known/{case}", f"{case}/0"]
+    wanted += ["plain/200/1/0", "time/200/1/0/0"]
+    printed("zeroshot.py", "run", *wanted, *tiny)
+    lines = [json.loads(line) for line in results.read_text().splitlines()]
+    assert sorted(line["job"] for line in lines) == sorted(wanted)
+    tables = printed("zeroshot.py", "show", str(results))
+    for row in ("| `p100x4/chainmm` | ", "| `fft` | 1 | ", "| `all` | 1 | ", "| 200 | 1 | auto | "):
+        assert row in tables
+    better = next(line for line in lines if line["job"] == "known/left-out/p100x4/chainmm")
+    better["search"] /= 2
+    again = tmp_path / "again.jsonl"
+    again.write_text(json.dumps(better) + "\n")
+    for files in ((results, again), (again, results)):  # the best search counts, whichever is last
+        told = printed("zeroshot.py", "show", *map(str, files))
+        assert f"| `p100x4/chainmm` | {1e3 * better['search']:.2f} | +10" in told

@@ -38,7 +38,7 @@ def test_help_of_a_verb_has_an_example(dop: Dop, verb: str) -> None:
 def test_demo_draws_a_timeline(dop: Dop) -> None:
     result = dop("demo")
     assert result.code == 0
-    for word in ("critical-path", "round-robin", "random", "single", "lower bound", "gpu3", "█"):
+    for word in ("doppler", "critical-path", "round-robin", "random", "single", "lower bound", "█"):
         assert word in result.out
     assert result.err == ""
 
@@ -47,7 +47,8 @@ def test_demo_as_json_is_sorted_and_above_the_bound(dop: Dop) -> None:
     rows = dop("demo", "--json", "--topology", "a100x2-t4x2", "--seed", "3").json()
     makespans = [row["makespan_s"] for row in rows]
     assert makespans == sorted(makespans)
-    assert {row["placer"] for row in rows} == {"critical-path", "round-robin", "random", "single"}
+    placers = {"doppler", "critical-path", "round-robin", "random", "single"}
+    assert {row["placer"] for row in rows} == placers
     assert all(row["gap"] >= 0 for row in rows)
 
 

@@ -1,14 +1,16 @@
 """The learned policy as a placer, alone and in the portfolio."""
 
+from importlib.resources import as_file, files
 from pathlib import Path
 
 import numpy as np
 import pytest
 from inference.making import array_policy, write_policy
 
-from doppler import errors
+from doppler import errors, programs
 from doppler.graph import Graph
 from doppler.inference import checkpoint
+from doppler.inference.checkpoint import read_provenance, shipped_bytes
 from doppler.inference.config import PolicyConfig
 from doppler.inference.policy import ArrayPolicy
 from doppler.mdp.instance import make_instance
@@ -16,6 +18,7 @@ from doppler.placers import Placer, ask, make_placer, placer_names
 from doppler.placers.auto import AutoPlacer
 from doppler.placers.doppler import MOST, PAIRS, PLACED_AGAIN, POLICY_FILE, DopplerPlacer, _stay
 from doppler.programs.random_dag import random_dag
+from doppler.sharding import shard
 from doppler.sim import Simulator
 from doppler.testing import PlacerContract
 from doppler.topology import load_topology
@@ -230,3 +233,19 @@ def test_larger_problems_have_fewer_samples() -> None:
         for n in (30, 1000, 3000)
     ]
     assert counts == [3 + MOST, 3 + PAIRS // 4000, 3 + PAIRS // 12_000]
+
+
+def test_the_policy_that_comes_with_the_package() -> None:
+    assert len(shipped_bytes()) <= 5_000_000
+    with as_file(files("doppler").joinpath(*checkpoint.SHIPPED)) as path:
+        recipe = read_provenance(path)["recipe"]
+    assert recipe["split"] == "train"  # what is measured on the others is generalisation
+    assert recipe["without"] == []
+    lists = ("heft", "cpop", "peft", "etf", "m-sct", "min-min", "max-min")
+    for program, machine in ((programs.chainmm(), "p100x4"), (programs.llama_block(), "v100x8")):
+        topology = load_topology(machine)
+        sharded = shard(program, topology.num_devices)
+        placers = [make_placer(name) for name in ("doppler", *lists)]
+        made = [placer.place(sharded, topology, seed=0) for placer in placers]
+        makespans = Simulator(topology).makespans(sharded, made)
+        assert makespans[0] < makespans[1:].min()

@@ -18,11 +18,13 @@ if TYPE_CHECKING:
     from doppler.topology import Topology
     from doppler.trace import Trace
 
+PLACERS = ("single", "random", "round-robin", "critical-path", "doppler")
+
 
 def demo(
     topology_name: TopologyName = DEFAULT_TOPOLOGY, seed: Seed = 0, as_json: AsJson = False
 ) -> None:
-    """Place a Llama transformer block four ways, simulate each, and draw the best.
+    """Place a Llama transformer block five ways, simulate each, and draw the best.
 
     Example: dop demo --topology v100x8
     """
@@ -68,6 +70,7 @@ def _compare(
     from time import perf_counter
 
     from doppler.placers import gap, lower_bounds, make_placer
+    from doppler.placers.doppler import warm_up
     from doppler.progress import track
     from doppler.sim import Simulator
 
@@ -75,7 +78,8 @@ def _compare(
     bound = lower_bounds(graph, topology).best_s
     rows: list[dict[str, Any]] = []
     traces = []
-    for name in track(("single", "random", "round-robin", "critical-path"), "placing"):
+    warm_up()
+    for name in track(PLACERS, "placing"):
         began = perf_counter()
         assignment = make_placer(name).place(graph, topology, seed=seed)
         took = perf_counter() - began

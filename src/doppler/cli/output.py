@@ -135,4 +135,4 @@ def _say_if_compiling() -> None:
     kernel = sys.modules.get("doppler.sim.kernel")
     run_batch = getattr(kernel, "run_batch", None)  # it may be half imported
     if run_batch is None or not run_batch.signatures:
-        note("compiling the simulator for this machine: about 8 s, the first time only …")
+        note("compiling for this machine: 8 s to a minute, the first time only …")

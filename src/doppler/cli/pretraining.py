@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from doppler.training.config import TrainConfig
     from doppler.training.run import Run
 
-SECONDS, PRESET = 7200.0, "pretrain"
+SECONDS, PRESET = 1800.0, "pretrain"
 
 
 def pretrain(
@@ -80,7 +80,7 @@ def pretrain(
     Now and then it shows how far the policy alone is from the best known, on problems of other
     families and machines than it is trained on. Ctrl-C saves; --resume goes on from there.
 
-    Example: dop pretrain --seconds 7200 -o runs/pretrained
+    Example: dop pretrain --seconds 600 -o runs/pretrained
     """
     drawing = {
         "problems": problems,
@@ -108,7 +108,7 @@ def pretrain(
 
 
 def _config(file: Path | None, options: dict[str, Any], start: str | None) -> "TrainConfig":
-    """The preset for two hours, changed by the file, changed by the options given."""
+    """The preset for half an hour, changed by the file, changed by the options given."""
     from doppler.cli.training import base_config, changed_config
 
     base = replace(base_config(None, None, file, start, default=PRESET), seconds=SECONDS)

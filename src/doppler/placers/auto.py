@@ -16,6 +16,7 @@ from doppler.placers.answer import Answer, Member
 from doppler.placers.base import Placer, assign
 from doppler.placers.bounds import ROUNDING, is_optimal, lower_bounds
 from doppler.placers.doppler import DopplerPlacer
+from doppler.placers.doppler import warm_up as warm_up_policy
 from doppler.placers.registry import make_placer
 from doppler.placers.search import INSTANT, SearchConfig, search, warm_up
 from doppler.progress import track
@@ -47,10 +48,12 @@ class AutoPlacer:
         seconds: float = 10.0,
         *,
         evaluations: int | None = None,
-        instant: tuple[str, ...] = INSTANT,
+        instant: tuple[str, ...] | None = None,
         learned: DopplerPlacer | None = None,
     ) -> None:
-        """`evaluations` bounds the search instead of seconds, so that runs repeat.
+        """`instant` names heuristics to begin with; without them, all that are instant.
+
+        `evaluations` bounds the search instead of seconds, so that runs repeat.
 
         The exact solver then gets its share of `seconds` by a clock that counts its steps.
         """
@@ -79,6 +82,8 @@ class AutoPlacer:
     def answer(self, graph: Graph, topology: Topology, *, seed: int = 0) -> Answer:
         """The best assignment, who found it, and the best lower bound."""
         warm_up()
+        if self.learned is not None:
+            warm_up_policy()
         end = monotonic() + self.seconds
         portfolio = _Portfolio(graph, topology, seed)
         try:
@@ -103,8 +108,7 @@ class AutoPlacer:
         if self.learned is not None:
             budget_s = None if repeatable else LEARNED_SHARE * self.seconds
             portfolio.ask(self.learned.within(budget_s))
-        limited = any(isfinite(device.memory_bytes) for device in portfolio.topology.devices)
-        for name in track((*self.instant, *(MEMORY_AWARE if limited else ())), "heuristics"):
+        for name in track(self.instant or _instant(portfolio.topology), "heuristics"):
             if monotonic() > end and portfolio.found and not repeatable:
                 return
             portfolio.ask(make_placer(name))
@@ -118,6 +122,12 @@ class AutoPlacer:
         left = end - monotonic()
         if (left > 0 or repeatable) and not portfolio.is_done():
             portfolio.search(max(left, 1e-3), self.evaluations)
+
+
+def _instant(topology: Topology) -> tuple[str, ...]:
+    """The heuristics to begin with."""
+    limited = any(isfinite(device.memory_bytes) for device in topology.devices)
+    return (*INSTANT, *MEMORY_AWARE) if limited else INSTANT
 
 
 @dataclass(frozen=True, slots=True)

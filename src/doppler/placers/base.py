@@ -7,7 +7,9 @@ import numpy as np
 
 from doppler.arrays import IntArray
 from doppler.assignment import Assignment
+from doppler.graph.builder import GraphBuilder
 from doppler.graph.graph import Graph
+from doppler.topology.presets import preset
 from doppler.topology.topology import Topology
 
 
@@ -40,6 +42,14 @@ def assign(
         topology=topology.name,
         graph=graph.digest(),
     )
+
+
+def pair() -> tuple[Graph, Topology]:
+    """Two vertices on two devices: to compile on, or to load what was compiled before."""
+    builder = GraphBuilder("pair")
+    for name in ("a", "b"):
+        builder.op(name, "matmul", reads=[], output_bytes=1, exec_s=1.0, transfer_s=1.0)
+    return builder.build(), preset("reference:2")
 
 
 def cores() -> list[int]:

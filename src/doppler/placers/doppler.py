@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Union
@@ -17,11 +17,11 @@ from doppler.graph.graph import Graph
 from doppler.inference.acting import play
 from doppler.inference.checkpoint import read_policy, shipped_policy
 from doppler.inference.config import PolicyConfig
-from doppler.inference.policy import ArrayPolicy, from_torch
+from doppler.inference.policy import ArrayPolicy, from_torch, shapes_of
 from doppler.mdp.instance import Instance, make_instance
 from doppler.mdp.parts import nested_parts, on_part
 from doppler.mdp.rollout import GREEDY, NOTHING_FORCED, Roller, Sampling
-from doppler.placers.base import cores
+from doppler.placers.base import cores, pair
 from doppler.sim.simulator import Simulator
 from doppler.topology.topology import Topology
 
@@ -124,6 +124,7 @@ class DopplerPlacer:
 
         The greedy one is the first. Ctrl-C ends it after those that were made.
         """
+        warm_up()
         began = monotonic()
         graph, simulator = instance.graph, Simulator(instance.topology)
         parts = [_Part(self.arrays, instance, devices) for devices in nested_parts(instance)]
@@ -170,6 +171,20 @@ class DopplerPlacer:
             if on_a_part and between and not again:
                 part = 1 + (turn + turn // len(kinds)) % between  # each in all kinds
             yield _Batch(sampling, kinds[turn % len(kinds)], count, part, again)
+
+
+@cache
+def warm_up() -> None:
+    """Compile what a policy places with, or load it from the cache, so that no budget pays for it.
+
+    What is compiled serves policies of every shape.
+    """
+    config = PolicyConfig(width=2, rounds=1)
+    zeros = {name: np.zeros(shape, np.float32) for name, shape in shapes_of(config).items()}
+    instance = make_instance(*pair())
+    part = _Part(ArrayPolicy(config, zeros), instance, np.arange(instance.num_devices))
+    devices, _ = part.play(_Batch(GREEDY, config, 1), np.zeros(1, np.int64), NOTHING_FORCED)
+    Simulator(instance.topology).makespans(instance.graph, instance.expand(devices))
 
 
 @dataclass(frozen=True, slots=True)

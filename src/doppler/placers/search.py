@@ -13,15 +13,13 @@ import numpy as np
 from doppler.arrays import IntArray
 from doppler.assignment import Assignment
 from doppler.errors import ConfigError, Interrupted, MissingExtraError
-from doppler.graph.builder import GraphBuilder
 from doppler.graph.graph import Graph
-from doppler.placers.base import assign, cores
+from doppler.placers.base import assign, cores, pair
 from doppler.placers.improver import make_chain, make_neighbourhood
 from doppler.placers.registry import make_placer
 from doppler.progress import report
 from doppler.sim.config import SimConfig
 from doppler.sim.simulator import Simulator
-from doppler.topology.presets import preset
 from doppler.topology.topology import Topology
 
 if TYPE_CHECKING:
@@ -146,10 +144,7 @@ def search(
 @cache
 def warm_up() -> None:
     """Compile heuristics and search, or load them from the cache, so that no budget pays for it."""
-    builder = GraphBuilder("pair")
-    for name in ("a", "b"):
-        builder.op(name, "matmul", reads=[], output_bytes=1, exec_s=1.0, transfer_s=1.0)
-    graph, topology = builder.build(), preset("reference:2")
+    graph, topology = pair()
     starts = starting_points(graph, topology, 0)
     search(graph, topology, starts, SearchConfig(evaluations=len(starts) + 2, chains=1))
 
