@@ -50,9 +50,9 @@ def test_python(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_readme_shows_what_the_demo_prints(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """But for how long planning took, and for how processors round: a policy's choices depend on it.
+    """But for how long planning took, and for what the policy makes and the timeline of that.
 
-    What the policy makes, and the timeline of it, is much the same everywhere.
+    A policy's choices depend on how processors round, but are much the same everywhere.
     """
     block = next(block for block in blocks(ROOT / "README.md", "console") if "$ dop demo" in block)
     dop = runner(capsys, monkeypatch)

@@ -204,13 +204,17 @@ class TrainConfig:
 
 PRESETS = {
     "default": TrainConfig(),
-    # Many problems: less of each at a time, and steps from several. Without an expert there are
-    # several times as many updates; and samples shall stay different (docs/pretraining.md).
+    # Many problems: less of each at a time, steps from several, a shorter search; and samples shall
+    # stay different, as the placer takes many (docs/pretraining.md).
     "pretrain": TrainConfig(
         preset="pretrain",
         imitation=ImitationConfig(episodes=64, batch=8),
         sim=ReinforceConfig(
-            batch=8, lr=(1e-3, 1e-4), temperature=(1.0, 1.0), entropy=3e-3, expert=None
+            batch=8,
+            lr=(1e-3, 1e-4),
+            temperature=(1.0, 1.0),
+            entropy=3e-3,
+            expert=ExpertConfig(moves=500),
         ),
         together=4,
     ),
