@@ -348,11 +348,13 @@ def over_seeds(
     others: Iterable[str],
     how: Callable[[list[float]], float] = np.mean,
 ) -> str:
-    """A figure of the gaps of each seed's policy: mean ± standard deviation over seeds."""
+    """A figure of the gaps of each seed's policy: mean ± standard deviation over several seeds."""
     every = [gaps(rows, key, list(others)) for rows in seeds]
     values = [float(how(found)) for found in every if found]
     if not values:
         return "–"
+    if len(values) == 1:
+        return f"{100 * values[0]:+.2f} %"
     return f"{100 * np.mean(values):+.2f} ± {100 * np.std(values):.2f} %"
 
 
@@ -403,9 +405,12 @@ def show_left_out(table: dict[str, list[Rows]]) -> None:
 def show_unseen(name: str, table: dict[str, list[Rows]]) -> None:
     """The policy against search on families of split `test`, and where a heuristic is better."""
     print(f"\n### Unseen {name}: above search\n")
-    heads = ("problems", "out of memory", "mean", "median", "95th percentile", "above the bound")
-    print(f"| | {' | '.join(heads)} | beats list schedulers | loses to one | `auto` loses to one |")
-    print(f"|---|{'---|' * (len(heads) + 3)}")
+    heads = (
+        *("problems", "out of memory", "mean", "median", "95th percentile", "above the bound"),
+        *("seconds", f"`auto`, {AUTO_S:g} s, mean", "95th percentile", "best list scheduler, mean"),
+        *("beats list schedulers", "loses to one", "`auto` loses to one"),
+    )
+    print(f"| | {' | '.join(heads)} |\n|---|{'---|' * len(heads)}")
     columns = zip(*table.values(), strict=True)
     together = [[row for rows in column for row in rows] for column in columns]
     for label, seeds in [*table.items(), ("all", together)]:
@@ -416,6 +421,9 @@ def show_unseen(name: str, table: dict[str, list[Rows]]) -> None:
             f"{sum(row['policy'] is None for row in rows)} of {len(rows)}",
             *(over_seeds(seeds, "policy", ["search"], how) for how in (np.mean, np.median, p95)),
             over_seeds(seeds, "policy", ["bound"]),
+            f"{np.mean([row['inference_s'] for row in rows]):.2f}",
+            *(over_seeds(seeds, "auto", ["search"], how) for how in (np.mean, p95)),
+            over_seeds(seeds, "lists", ["search"]),
             share(policy < lists * (1 - ROUNDING) for policy, _, lists in against),
             share(policy > lists * (1 + ROUNDING) for policy, _, lists in against),
             share(auto > lists * (1 + ROUNDING) for _, auto, lists in against),
