@@ -38,8 +38,9 @@ def test_help_of_a_verb_has_an_example(dop: Dop, verb: str) -> None:
 def test_demo_draws_a_timeline(dop: Dop) -> None:
     result = dop("demo")
     assert result.code == 0
-    for word in ("doppler", "critical-path", "round-robin", "random", "single", "lower bound", "█"):
+    for word in ("critical-path", "round-robin", "random", "single", "lower bound", "gpu3", "█"):
         assert word in result.out
+    assert "doppler, simulated" in result.out
     assert result.err == ""
 
 

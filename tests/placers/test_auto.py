@@ -53,6 +53,13 @@ def test_auto_goes_on_where_a_member_fails(monkeypatch: pytest.MonkeyPatch) -> N
     result.assignment.check(graph, topology)
 
 
+@pytest.mark.parametrize(("machine", "asked"), [("reference:4", False), ("p100x4", True)])
+def test_auto_asks_what_plans_for_memory_where_that_is_limited(machine: str, asked: bool) -> None:
+    graph = random_dag(vertices=40, depth=4, seed=0)
+    result = AutoPlacer(1.0, evaluations=20).answer(graph, preset(machine))
+    assert ("m-etf" in [member.name for member in result.members]) == asked
+
+
 def fork() -> Graph:
     """a(2) → b(3), a → c(3), transfers of 1 s: 6 s, where the bounds without transfers say 5."""
     g = GraphBuilder("fork")

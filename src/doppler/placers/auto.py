@@ -108,7 +108,8 @@ class AutoPlacer:
         if self.learned is not None:
             budget_s = None if repeatable else LEARNED_SHARE * self.seconds
             portfolio.ask(self.learned.within(budget_s))
-        for name in track(self.instant or _instant(portfolio.topology), "heuristics"):
+        instant = _instant(portfolio.topology) if self.instant is None else self.instant
+        for name in track(instant, "heuristics"):
             if monotonic() > end and portfolio.found and not repeatable:
                 return
             portfolio.ask(make_placer(name))
