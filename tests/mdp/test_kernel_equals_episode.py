@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 from mdp.playing import Played, candidates_of, play, random_weights, replay
 from strategies import graphs, topologies
 
+from doppler.arrays import IntArray
 from doppler.graph import Graph, GraphBuilder, build_graph
 from doppler.mdp import Episode, Instance, make_instance
-from doppler.mdp.rollout import Roller, Sampling
+from doppler.mdp.rollout import FREE, Roller, Sampling
 from doppler.programs import random_dag
 from doppler.topology import Topology
 
@@ -52,8 +53,11 @@ def test_small_graphs(data: st.DataObject, sampling: Sampling, seed: int) -> Non
     if instance.num_vertices == 0:
         assert Episode(instance).done
         return
-    device = st.integers(-1, topology.num_devices - 1)
-    row = st.lists(device, min_size=instance.num_vertices, max_size=instance.num_vertices)
+    row = st.lists(
+        st.integers(-4, topology.num_devices - 1).filter(lambda x: -2 - x < instance.num_vertices),
+        min_size=instance.num_vertices,
+        max_size=instance.num_vertices,
+    )
     forced = np.array(data.draw(st.just(np.zeros((0, 0))) | st.tuples(row, row)), np.int64)
     weights = random_weights(instance, seed % 5)
     played = play(instance, weights, sampling, seeds=np.array([seed, seed + 1]), forced=forced)
@@ -61,6 +65,26 @@ def test_small_graphs(data: st.DataObject, sampling: Sampling, seed: int) -> Non
     if len(forced):
         given_ = forced >= 0
         assert (played.record.devices[given_] == forced[given_]).all()
+        assert_together(instance, played, forced)
+    seeds = np.array([seed, seed + 1])
+    unseen = Roller(instance).play(weights, sampling, seeds, forced=forced, record=False)
+    np.testing.assert_array_equal(unseen.order, played.record.order)
+    np.testing.assert_array_equal(unseen.devices, played.record.devices)
+
+
+def assert_together(instance: Instance, played: Played, forced: IntArray) -> None:
+    """Vertices of a group are where the one before them went, as long as there is room."""
+    memory_bytes = instance.tables.memory_bytes
+    for order, devices, row in zip(played.record.order, played.record.devices, forced, strict=True):
+        last: dict[int, int] = {}
+        for episode, vertex in replay(instance, order, devices):
+            number = FREE - 1 - int(row[vertex])
+            if number in last:
+                device = last[number]
+                held = episode.held_bytes[device] + episode.added_bytes(vertex, device)
+                assert devices[vertex] == device or held > memory_bytes[device]
+            if number >= 0:
+                last[number] = int(devices[vertex])
 
 
 @pytest.mark.parametrize("machine", ["p100x4", "v100x8", "a100x2-t4x2", "cpu2", "reference:1"])

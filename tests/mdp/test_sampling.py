@@ -26,7 +26,7 @@ from doppler.cost import DefaultCostModel
 from doppler.graph import GraphBuilder
 from doppler.mdp import DEVICE_FEATURES, Instance, make_instance
 from doppler.mdp.kernel import Weights
-from doppler.mdp.rollout import GREEDY, MIN_PART, Roller, Sampling
+from doppler.mdp.rollout import GREEDY, MIN_PART, Roller, Sampling, in_group
 from doppler.placers.list_reference import place_by_rank
 from doppler.placers.list_rules import RankRule, flatten
 from doppler.programs import random_dag
@@ -118,6 +118,18 @@ def test_forced_devices_change_neither_order_nor_chance() -> None:
     assert (record.devices[forced >= 0] == forced[forced >= 0]).all()
     again = play(instance, weights, seeds=4, forced=record.devices).record
     np.testing.assert_array_equal(again.features, record.features)
+
+
+def test_groups_are_placed_together_by_their_first() -> None:
+    instance, weights = larger()
+    free = play(instance, weights, seeds=8).record
+    groups = np.arange(60) // 5
+    record = play(instance, weights, seeds=8, forced=np.tile(in_group(groups), (8, 1))).record
+    assert record.order.tolist() == free.order.tolist()
+    assert (record.devices == record.devices[:, 5 * groups]).all()
+    rows, first = np.arange(8), record.order[:, 0]
+    assert (record.devices[rows, first] == free.devices[rows, first]).all()
+    assert len(np.unique(record.devices)) > 1
 
 
 def unhindered(topology: Topology) -> Topology:

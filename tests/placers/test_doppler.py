@@ -16,7 +16,7 @@ from doppler.inference.policy import ArrayPolicy
 from doppler.mdp.instance import make_instance
 from doppler.placers import Placer, ask, make_placer, placer_names
 from doppler.placers.auto import AutoPlacer
-from doppler.placers.doppler import MOST, PAIRS, PLACED_AGAIN, POLICY_FILE, DopplerPlacer, _stay
+from doppler.placers.doppler import MOST, PAIRS, POLICY_FILE, DopplerPlacer
 from doppler.programs.random_dag import random_dag
 from doppler.sharding import shard
 from doppler.sim import Simulator
@@ -205,25 +205,6 @@ def test_without_samples_there_is_one_greedy_assignment() -> None:
     )
     assert devices.shape == (1, 30)
     assert makespans.shape == (1,)
-
-
-def test_second_thoughts_leave_most_vertices_where_they_are() -> None:
-    rng = np.random.default_rng(0)
-    devices = rng.integers(4, size=(20, 200))
-    makespans = np.array([9.0, 1.0, 1.0, np.inf, 2.0, 3.0, *range(4, 18)])
-    order = rng.permuted(np.tile(np.arange(200), (20, 1)), axis=1)
-    found = [(devices[:7], order[:7], makespans[:7]), (devices[7:], order[7:], makespans[7:])]
-    stay = _stay(found, 50, rng)
-    assert stay.shape == (50, 200)
-    elites = [1, 4, 5, 6]  # of those that are as good, the first
-    for number, row in enumerate(stay):
-        kept = row >= 0
-        assert 0.0 <= 1.0 - kept.mean() < PLACED_AGAIN + 0.1
-        of = [elite for elite in elites if (row[kept] == devices[elite][kept]).all()]
-        assert of
-        if number % 2 == 0:  # a stretch of the order
-            turns = np.flatnonzero(~kept[order[of[0]]])
-            assert len(turns) == turns[-1] - turns[0] + 1
 
 
 def test_larger_problems_have_fewer_samples() -> None:

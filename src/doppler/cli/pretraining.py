@@ -24,7 +24,7 @@ def pretrain(
         Path, typer.Option("--output", "-o", metavar="DIR", help="Directory of the run.")
     ],
     problems: Annotated[
-        int | None, typer.Option(min=1, help="To train on, turn by turn. Default: 1024.")
+        int | None, typer.Option(min=1, help="To train on, turn by turn. Default: 512.")
     ] = None,
     max_vertices: Annotated[
         int | None, typer.Option(min=1, help="Of their graphs, at most. Default: 300.")

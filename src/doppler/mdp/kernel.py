@@ -23,6 +23,7 @@ from doppler.mdp.features import (
     TIE,
 )
 from doppler.mdp.instance import Tables
+from doppler.mdp.rollout import FREE
 
 Floats = npt.NDArray[np.float32]
 
@@ -73,6 +74,7 @@ class State(NamedTuple):
     end_s: FloatArray  # (n,)
     slot_free_s: FloatArray  # (S,)
     device_work: FloatArray  # (D,)
+    group_device: IntArray  # (n,) of a group that is placed together; -1: not placed yet
     device: IntArray  # (n,) where the placed ones are
     arrival_s: FloatArray  # (D,) when the inputs of the vertex in hand are on a device
     added_bytes: FloatArray  # (D,) bytes of copies of inputs that the vertex in hand needs there
@@ -122,6 +124,7 @@ def make_state(t: Tables, w: Weights) -> State:
         end_s=np.zeros(n),
         slot_free_s=np.zeros(int(t.slot_ptr[-1])),
         device_work=np.zeros(d),
+        group_device=np.zeros(n, np.int64),
         device=np.zeros(n, np.int64),
         arrival_s=np.zeros(d),
         added_bytes=np.zeros(d),
@@ -152,7 +155,7 @@ def make_state(t: Tables, w: Weights) -> State:
 def roll_out(
     t: Tables, w: Weights, c: Choice, forced: IntArray, seeds: IntArray, s: State, r: Record
 ) -> None:
-    """Play one episode per seed; vertices get their (B, n) forced devices where not negative."""
+    """Play one episode per seed, with what is (B, n) forced: see `Roller.play`."""
     for b in range(len(seeds)):
         play(t, w, c, forced, np.uint64(seeds[b]), s, r, b)
 
@@ -161,8 +164,17 @@ def roll_out(
 def play(
     t: Tables, w: Weights, c: Choice, forced: IntArray, seed: int, s: State, r: Record, b: int
 ) -> None:
-    """Play episode b."""
+    """Play episode b.
+
+    Unless it is recorded, what is seen of a vertex is left out where it is told its device, and all
+    but the order once no choice is left.
+    """
     n, num_devices = t.exec_s.shape
+    recorded = len(r.features) > 0
+    choices = n
+    if len(forced):
+        for v in range(n):
+            choices -= forced[b, v] >= 0
     rng = uint64(seed)
     count = begin(t, s)
     even = deal(w, c, s, count)
@@ -178,25 +190,31 @@ def play(
         leave(w, c, s, at, count)
         if len(r.since):
             r.since[b, step] = s.entered[v]
-        observe(t, s, v)
-        if len(r.features):
+        device = told(forced, s, b, v)
+        if recorded or device < 0:
+            observe(t, s, v)
+        elif choices > 0:
+            approach(t, s, v, device)
+        if device >= 0 and forced[b, v] < FREE and is_crowded(t, s, v, device):
+            device = -1
+            if not recorded:
+                observe(t, s, v)
+        if recorded:
             for d in range(num_devices):
                 for f in range(NUM_FEATURES):
                     r.features[b, step, d, f] = s.features[d, f]
         rng, drawn = uniform(rng)
         rng, chance = uniform(rng)
-        if len(forced) and forced[b, v] >= 0:
-            device = forced[b, v]
-        elif c.placer == BY_EARLIEST_START:
-            device = place_early(s, num_devices, drawn)
-        elif chance < c.epsilon:
-            device = min(int(drawn * num_devices), num_devices - 1)
-        else:
-            score_devices(w, s, v)
-            device = sample(s, c.place_temperature, c.alike, drawn)
+        if device < 0:
+            device = choose(t, w, c, s, v, drawn, chance)
         r.order[b, step] = v
         r.devices[b, v] = device
-        put(t, w, s, v, device)
+        if recorded or choices > 0:
+            put(t, w, s, v, device)
+        if len(forced) and forced[b, v] < 0:
+            choices -= 1
+            if forced[b, v] < FREE:
+                s.group_device[FREE - 1 - forced[b, v]] = device
         for e in range(t.edge_ptr[v], t.edge_ptr[v + 1]):
             reader = t.edge_reader[e]
             s.missing[reader] -= 1
@@ -208,6 +226,41 @@ def play(
                     even = deal(w, c, s, count)
                 else:
                     enter(w, c, s, count - 1, even)
+
+
+@inlined
+def choose(t: Tables, w: Weights, c: Choice, s: State, v: int, drawn: float, chance: float) -> int:
+    """The device that is chosen for v, which has been observed."""
+    num_devices = t.exec_s.shape[1]
+    if c.placer == BY_EARLIEST_START:
+        return place_early(s, num_devices, drawn)
+    if chance < c.epsilon:
+        return min(int(drawn * num_devices), num_devices - 1)
+    score_devices(w, s, v)
+    return sample(s, c.place_temperature, c.alike, drawn)
+
+
+@inlined
+def told(forced: IntArray, s: State, b: int, v: int) -> int:
+    """The device that v is forced to, or that its group is on; -1 if it is to be chosen."""
+    if len(forced) == 0:
+        return -1
+    if forced[b, v] < FREE:
+        return s.group_device[FREE - 1 - forced[b, v]]
+    return forced[b, v]
+
+
+@inlined
+def approach(t: Tables, s: State, v: int, d: int) -> None:
+    """Find out when v's inputs are on d, as `observe` does for all devices."""
+    sort_reads(t, s, v)
+    s.arrival_s[d] = arrive(t, s, v, d, False)
+
+
+@inlined
+def is_crowded(t: Tables, s: State, v: int, d: int) -> bool:
+    """Whether d has no room for v, of which is known what it would add there."""
+    return s.held_bytes[d] + t.made_bytes[v] + s.added_bytes[d] > t.memory_bytes[d]
 
 
 @inlined
@@ -227,6 +280,7 @@ def begin(t: Tables, s: State) -> int:
     count = 0
     for v in range(n):
         s.missing[v] = t.num_reads[v]
+        s.group_device[v] = -1
         if t.num_reads[v] == 0:
             s.candidate[count] = v
             s.entered[v] = 0

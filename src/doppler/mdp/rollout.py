@@ -14,7 +14,13 @@ if TYPE_CHECKING:
     from doppler.mdp.kernel import State, Weights
 
 NOTHING_FORCED = np.zeros((0, 0), np.int64)
+FREE = -1  # where it is to be chosen
 MIN_PART = 8  # episodes from which a thread of its own pays
+
+
+def in_group(numbers: IntArray) -> IntArray:
+    """What forces vertices to be placed together that have the same number, from 0 to n - 1."""
+    return FREE - 1 - numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +67,12 @@ class Roller:
         forced: IntArray = NOTHING_FORCED,
         record: bool = True,
     ) -> Rollouts:
-        """One episode per seed; vertices get their (B, n) forced devices where not negative."""
+        """One episode per seed.
+
+        `forced` says for (B, n) vertices: the device that it gets; or `FREE`; or the group of which
+        the first to be placed decides for all the others, as `in_group` writes it, as long as there
+        is room for them on its device.
+        """
         from doppler.mdp.features import NUM_FEATURES
         from doppler.mdp.kernel import Choice, Record, make_state, roll_out
 

@@ -22,6 +22,7 @@ from doppler.mdp.instance import Instance, make_instance
 from doppler.mdp.parts import nested_parts, on_part
 from doppler.mdp.rollout import GREEDY, NOTHING_FORCED, Roller, Sampling
 from doppler.placers.base import cores, pair
+from doppler.placers.rethinking import Rethinking
 from doppler.sim.simulator import Simulator
 from doppler.topology.topology import Topology
 
@@ -31,12 +32,10 @@ if TYPE_CHECKING:
 
 POLICY_FILE = "policy.safetensors"  # of a training run
 TEMPERATURES = (0.1, 0.3, 1.0, 2.0)  # of the samples, by turns
-PAIRS = 2_000_000  # of a vertex and a device that are scored for all samples: about a second
-FEWEST, MOST = 32, 2048  # samples, where that is what limits them
-BATCH, ROUNDS = 16, 64  # samples of one kind at a time, or more so that there are no more rounds
-FRESH, FIRST = 0.25, 64  # share of the samples, or so many, of which all vertices are placed
-PLACED_AGAIN = 0.3  # share of the vertices, at most, that are placed in the other rounds
-ELITES = 4  # the best so far, of which they are samples
+PAIRS = 7_000_000  # of a vertex and a device, in all samples: about a second
+FEWEST, MOST = 32, 6144  # samples, where that is what limits them
+BATCH, ROUNDS = 32, 192  # samples of one kind at a time, or more so that there are no more rounds
+FRESH, FIRST = 1 / 16, 32  # share of the samples, or so many, of which all vertices are placed
 
 
 class DopplerPlacer:
@@ -46,9 +45,10 @@ class DopplerPlacer:
     the whole machine and, by turns, on the best half of it, the best quarter and so on, as little
     may be gained by many devices where transfers are slow. Most samples then are second thoughts:
     the policy places some of the vertices again, the others stay where they are in one of the best
-    so far. Half of the samples or more are only half the policy's: the critical-path rule selects,
-    or places in some of what is made at first, as on graphs unlike those it was trained on that is
-    the safer choice. Nothing here needs torch, whatever the policy was trained with.
+    so far (see `Rethinking`). Half of the samples or more are only half the policy's: the
+    critical-path rule selects, or places in some of what is made at first, as on graphs unlike
+    those it was trained on that is the safer choice. Nothing here needs torch, whatever the policy
+    was trained with.
     """
 
     name = "doppler"
@@ -129,6 +129,7 @@ class DopplerPlacer:
         graph, simulator = instance.graph, Simulator(instance.topology)
         parts = [_Part(self.arrays, instance, devices) for devices in nested_parts(instance)]
         found: list[tuple[IntArray, IntArray, FloatArray]] = []
+        rethinking = Rethinking(instance)
         try:
             for number, batch in enumerate(self._batches(instance, len(parts))):
                 late = self.seconds is not None and monotonic() - began > self.seconds
@@ -136,10 +137,14 @@ class DopplerPlacer:
                     break
                 rng = np.random.default_rng([seed, number])
                 seeds = rng.integers(2**62, size=batch.count)
-                stay = _stay(found, batch.count, rng) if batch.again else NOTHING_FORCED
-                devices, order = parts[batch.part].play(batch, seeds, stay)
+                forced = NOTHING_FORCED
+                if batch.sampling is not GREEDY:
+                    think = rethinking.again if batch.again else rethinking.afresh
+                    forced = think(batch.count, rng)
+                devices, order = parts[batch.part].play(batch, seeds, forced)
                 makespans = simulator.makespans(graph, instance.expand(devices))
                 found.append((devices, order, makespans))
+                rethinking.add(devices, order, makespans)
         except (KeyboardInterrupt, Interrupted):
             if not found:
                 raise
@@ -216,31 +221,8 @@ class _Part:
         """The policy there."""
         return self.policy.on(self.roller.instance)
 
-    def play(self, batch: _Batch, seeds: IntArray, stay: IntArray) -> tuple[IntArray, IntArray]:
+    def play(self, batch: _Batch, seeds: IntArray, forced: IntArray) -> tuple[IntArray, IntArray]:
         """(B, n) devices, as the whole machine counts them, and orders of a batch."""
         how = (batch.config, batch.sampling, seeds)
-        played = play(self.roller, self.weights, *how, forced=stay, record=False)
+        played = play(self.roller, self.weights, *how, forced=forced, record=False)
         return self.devices[played.devices], played.order
-
-
-def _stay(
-    found: list[tuple[IntArray, IntArray, FloatArray]], count: int, rng: np.random.Generator
-) -> IntArray:
-    """(count, n) devices of vertices that stay where they are in one of the best; others -1.
-
-    The others are a stretch of the order in which they were placed, or any.
-    """
-    devices, order, makespans = (np.concatenate(column) for column in zip(*found, strict=True))
-    best = np.unique(makespans, return_index=True)[1][:ELITES]
-    rows = rng.choice(best, size=count)
-    stay: IntArray = devices[rows]
-    size = stay.shape[1]
-    for i, row in enumerate(rows.tolist()):
-        share = PLACED_AGAIN * rng.random()
-        if i % 2:
-            stay[i, rng.random(size) < share] = -1
-        else:
-            length = min(int(share * size) + 1, size)
-            first = int(rng.integers(size - length + 1))
-            stay[i, order[row, first : first + length]] = -1
-    return stay

@@ -107,6 +107,18 @@ class Simulator:
                 raise
         return makespan
 
+    def unfinished(self, graph: Graph, devices: IntArray, *, seed: int = 0) -> IntArray:
+        """(B,) tasks that are never done for lack of memory: where there are none, it can run."""
+        from doppler.sim.kernel import UNFINISHED, make_scratch, run_batch
+
+        table, problem = self._device_table(graph, devices), self.problem(graph, [seed])
+        priority, scratch = self._batch_priority(graph, devices, seed), make_scratch(problem)
+        left = np.zeros(len(table), np.int64)
+        for row in range(len(table)):
+            run_batch(problem, 0, table[row : row + 1], priority, scratch, np.zeros(1), np.inf)
+            left[row] = scratch.counters[UNFINISHED]
+        return left
+
     def _device_table(self, graph: Graph, devices: Any) -> IntArray:
         if isinstance(devices, np.ndarray):
             if devices.ndim != 2 or devices.shape[1] != graph.num_vertices:

@@ -38,6 +38,7 @@ class ExpertConfig:
     moves: int = 1000  # of the search, per assignment
     hot: float = 3e-3  # temperature of the search, as a share of the makespan
     cold: float = 1e-5
+    until: float = 1.0  # share of the stage after which REINFORCE goes on alone
 
     def __post_init__(self) -> None:
         for name in ("samples", "elites", "lessons", "moves"):
@@ -47,6 +48,8 @@ class ExpertConfig:
             raise ConfigError(f"sim.expert.pool is {self.pool}, must be at least 1")
         if not 0 < self.cold <= self.hot:
             raise ConfigError(f"sim.expert: cold is {self.cold}, must be above 0, and at most hot")
+        if not 0 <= self.until <= 1:
+            raise ConfigError(f"sim.expert.until is {self.until}, must be between 0 and 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,7 +217,7 @@ PRESETS = {
             lr=(1e-3, 1e-4),
             temperature=(1.0, 1.0),
             entropy=3e-3,
-            expert=ExpertConfig(moves=500),
+            expert=ExpertConfig(moves=500, until=0.5),
         ),
         together=4,
     ),

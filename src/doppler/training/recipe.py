@@ -19,7 +19,7 @@ PAUSE_S = 120.0
 class Recipe:
     """What a policy is pretrained on, and how it is measured meanwhile."""
 
-    problems: int = 1024  # to train on
+    problems: int = 512  # to train on
     max_vertices: int = 300
     min_vertices: int = SMALLEST
     without: tuple[str, ...] = ()  # families left out, with all others of their groups

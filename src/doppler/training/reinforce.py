@@ -33,7 +33,7 @@ def reinforce(
     loss = policy_loss(policy, scores, rollouts, gain, stage, sampling.place_temperature or 1.0)
     if policy.config.select and stage.anchor:
         loss = loss + stage.anchor * select_miss(exercise, scores, rollouts)
-    if exercise.expert is not None:
+    if stage.expert is not None and share < stage.expert.until and exercise.expert is not None:
         devices = exercise.instance.expand(rollouts.devices)
         lessons = exercise.expert.lessons(devices, makespans, number)
         if exercise.expert.best_s < exercise.best_s and len(lessons):

@@ -1,0 +1,184 @@
+"""What is placed again: around a vertex, along an order, group by group."""
+
+from math import inf
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mdp.playing import graph_of, uniform
+
+from doppler.arrays import IntArray
+from doppler.mdp.instance import Instance, make_instance
+from doppler.mdp.rollout import FREE
+from doppler.placers import rethinking
+from doppler.placers.rethinking import ELITES, GROUPED, LARGEST, MOST, Rethinking
+from doppler.placers.rethinking_kernel import ball, join
+from doppler.programs.random_dag import random_dag
+from doppler.sim import Simulator
+from doppler.topology import Device, Link, Topology, load_topology
+
+ALWAYS, NEVER = 2.0, 0.0
+
+
+def larger(vertices: int = 200) -> Instance:
+    return make_instance(random_dag(vertices=vertices, depth=9, seed=1), load_topology("p100x4"))
+
+
+def thinking(seed: int = 0) -> tuple[Rethinking, IntArray, IntArray]:
+    """After 20 random assignments, the best of which are 1, 4, 5 and 6; and their orders."""
+    rng = np.random.default_rng(seed)
+    devices = rng.integers(4, size=(20, 200))
+    order = rng.permuted(np.tile(np.arange(200), (20, 1)), axis=1)
+    makespans = np.array([9.0, 1.0, 1.0, inf, 2.0, 3.0, *range(4, 18)])
+    thinks = Rethinking(larger())
+    thinks.add(devices[:7], order[:7], makespans[:7])
+    thinks.add(devices[7:], order[7:], makespans[7:])
+    return thinks, devices, order
+
+
+def test_the_best_are_remembered_of_those_as_good_the_first() -> None:
+    thinks, devices, order = thinking()
+    assert [elite.cost for elite in thinks.elites] == [(1.0, 0), (2.0, 0), (3.0, 0), (4.0, 0)]
+    for elite, row in zip(thinks.elites, (1, 4, 5, 6), strict=True):
+        np.testing.assert_array_equal(elite.devices, devices[row])
+        np.testing.assert_array_equal(elite.order, order[row])
+
+
+@pytest.mark.parametrize("grouped", [ALWAYS, NEVER])
+def test_most_vertices_stay_where_they_are(monkeypatch: pytest.MonkeyPatch, grouped: float) -> None:
+    monkeypatch.setattr(rethinking, "GROUPED", grouped)
+    thinks, devices, order = thinking()
+    rows = thinks.again(60, np.random.default_rng(0))
+    assert rows.shape == (60, 200)
+    kept_of = set()
+    for number, row in enumerate(rows):
+        kept = row >= 0
+        assert not kept.all()
+        of = [i for i in (1, 4, 5, 6) if (row[kept] == devices[i][kept]).all()]
+        assert of
+        kept_of.update(of)
+        if grouped:
+            assert (row[~kept] < FREE).all()
+            assert not np.isin(row[kept], row[~kept]).any()
+        else:
+            assert (row[~kept] == FREE).all()
+            assert (~kept).sum() <= MOST * 200 + 1
+            turns = np.flatnonzero(~kept[order[of[0]]])
+            if number % 2 == 0:  # a stretch of the order
+                assert len(turns) == turns[-1] - turns[0] + 1
+    assert len(kept_of) == ELITES
+    assert 0.7 < (rows >= 0).mean() < 1.0
+
+
+def test_groups_are_whole() -> None:
+    """All vertices of a group are placed again, or none."""
+    thinks, _, _ = thinking()
+    seen = 0
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        if np.random.default_rng(seed).random() >= GROUPED:
+            continue
+        seen += 1
+        again = np.random.default_rng(seed)
+        again.random()
+        groups = thinks.groups(again)
+        for row in thinks.again(8, rng):
+            chosen = row < 0
+            assert set(groups[chosen]).isdisjoint(groups[~chosen])
+            np.testing.assert_array_equal(row[chosen], FREE - 1 - groups[chosen])
+    assert seen > 2
+
+
+def test_afresh_all_are_placed_at_times_in_groups() -> None:
+    thinks = Rethinking(larger())
+    rows = [thinks.afresh(3, np.random.default_rng(seed)) for seed in range(30)]
+    assert all(row.shape == (3, 200) and (row < 0).all() for row in rows)
+    free = [bool((row == FREE).all()) for row in rows]
+    assert 0 < sum(free) < 30
+
+
+def test_what_moves_most_is_put_together_first() -> None:
+    """Two chains of three, with much to move along them and little between."""
+    edges = {(0, 1): 90.0, (1, 2): 80.0, (3, 4): 70.0, (4, 5): 60.0, (1, 4): 1.0, (2, 5): 1.0}
+    instance = make_instance(graph_of([1.0] * 6, edges), uniform(2))
+    order = np.argsort(-instance.tables.edge_move_s)
+    groups = join(instance.tables, order, np.ones(6), 3.0)
+    assert len(set(groups[:3].tolist())) == len(set(groups[3:].tolist())) == 1
+    assert groups[0] != groups[3]
+    assert len(set(join(instance.tables, order, np.ones(6), 6.0).tolist())) == 1
+    assert len(set(join(instance.tables, order, np.ones(6), 1.9).tolist())) == 6
+
+
+@settings(max_examples=50)
+@given(seed=st.integers(0, 1000))
+def test_groups_by_the_readable_twin(seed: int) -> None:
+    instance, rng = larger(40), np.random.default_rng(seed)
+    work, most = rng.random(40), float(rng.random() * 10)
+    order = rng.permutation(instance.edges.shape[1])
+    sets = [{v} for v in range(40)]
+    for producer, reader in instance.edges.T[order]:
+        a = next(group for group in sets if producer in group)
+        b = next(group for group in sets if reader in group)
+        if a is not b and work[list(a)].sum() + work[list(b)].sum() <= most:
+            sets.remove(b)
+            a |= b
+    groups = join(instance.tables, order, work, most)
+    assert sorted(sorted(group) for group in sets) == sorted(
+        np.flatnonzero(groups == number).tolist() for number in np.unique(groups)
+    )
+
+
+def test_no_group_has_more_than_its_share_of_work() -> None:
+    thinks = Rethinking(larger())
+    work_s = thinks.instance.tables.exec_s.mean(axis=1)
+    sizes = set()
+    for seed in range(10):
+        groups = thinks.groups(np.random.default_rng(seed))
+        sums = np.bincount(groups, work_s)
+        assert sums.max() <= max(LARGEST * work_s.sum() / 4, work_s.max()) * (1 + 1e-12)
+        sizes.add(len(np.unique(groups)))
+    assert len(sizes) > 5
+
+
+@settings(max_examples=50)
+@given(first=st.integers(0, 199), size=st.integers(1, 200), seed=st.integers(0, 2**31 - 1))
+def test_those_around_a_vertex_hang_together(first: int, size: int, seed: int) -> None:
+    instance = larger()
+    inside = ball(instance.tables, first, size, seed)
+    assert inside[first]
+    reached, ends = {first}, instance.edges.T.tolist()
+    while True:
+        new = {b for a, b in ends if a in reached} | {a for a, b in ends if b in reached}
+        grown = reached | {v for v in new if inside[v]}
+        if grown == reached:
+            break
+        reached = grown
+    assert reached == set(np.flatnonzero(inside).tolist())
+    assert inside.sum() == size or not {v for v in new if not inside[v]}
+
+
+def test_where_nothing_runs_the_more_gets_done_the_better() -> None:
+    """Three vertices that each fill a device; on one device the second never finds room."""
+    graph = graph_of([1.0] * 4, {(0, 2): 10.0, (1, 2): 1.0, (2, 3): 10.0})
+    full = Topology(
+        "full",
+        (Device("a", memory_bytes=12.0), Device("b", memory_bytes=12.0)),
+        (Link("any", 1.0),),
+        np.array([[-1, 0], [0, -1]]),
+    )
+    instance = make_instance(graph, full)
+    every = np.array(np.meshgrid(*[[0, 1]] * 4)).reshape(4, -1).T
+    makespans = Simulator(full).makespans(graph, instance.expand(every))
+    left = Simulator(full).unfinished(graph, instance.expand(every))
+    np.testing.assert_array_equal(np.isinf(makespans), left > 0)
+    failed = np.flatnonzero(left > 0)
+    assert len(set(left[failed].tolist())) > 1
+    thinks, order = Rethinking(instance), np.tile(np.arange(4), (16, 1))
+    thinks.add(every[failed], order[failed], makespans[failed])
+    costs = [elite.cost for elite in thinks.elites]
+    assert costs == sorted({(inf, count) for count in left[failed].tolist()})[:ELITES]
+    runs = np.flatnonzero(left == 0)
+    if len(runs):
+        thinks.add(every[runs], order[runs], makespans[runs])
+        assert all(elite.cost[0] < inf for elite in thinks.elites)
