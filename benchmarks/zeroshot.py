@@ -2,7 +2,7 @@
 
 Every measurement is a job that appends a line to a file of results:
 
-    python benchmarks/zeroshot.py run 'train/*' --train-seconds 1500
+    python benchmarks/zeroshot.py run 'train/*' --train-seconds 1200
     python benchmarks/zeroshot.py run 'known/*' 'families/*' 'machines/*' --results zeroshot.jsonl
     python benchmarks/zeroshot.py show zeroshot.jsonl
 
@@ -23,8 +23,8 @@ what we measured.
 - `tuning/p100x4/chainmm/0`: `--tune-seconds` of training from the policy, and from nothing.
 
 Makespans are simulated seconds. `policy` is the best that placer `doppler` makes, in about a second
-or less; `auto` has `AUTO_S` seconds. Gaps are above what search found; in `time`, above the best of
-the methods.
+or less; `untrained` the same with a policy of random weights; `auto` has `AUTO_S` seconds. Gaps are
+above what search found; in `time`, above the best of the methods.
 """
 
 import argparse
@@ -45,12 +45,14 @@ from doppler.arrays import IntArray
 from doppler.assignment import Assignment
 from doppler.errors import DopplerError
 from doppler.graph import Graph
+from doppler.inference.config import PolicyConfig
 from doppler.mdp import make_instance
 from doppler.placers import lower_bounds
 from doppler.placers.auto import LEARNED_SHARE, AutoPlacer
 from doppler.placers.bounds import ROUNDING
 from doppler.placers.doppler import DopplerPlacer
 from doppler.placers.search import SearchConfig, search, starting_points
+from doppler.policies.kinds import make_any
 from doppler.sim import Simulator
 from doppler.topology import Topology
 from doppler.training.api import pretraining, starting_policy
@@ -79,11 +81,11 @@ class Settings:
 
     runs: Path = Path("runs")
     seconds: float = 60.0  # of search
-    train_seconds: float = 1500.0
+    train_seconds: float = 1200.0
     tune_seconds: float = 60.0
     count: int = 14  # problems of a family, or a machine
     sized: int = 8  # problems of a size
-    problems: int = 1024  # that a policy is trained on
+    problems: int = 512  # that a policy is trained on
     max_vertices: int = 300
 
 
@@ -184,6 +186,12 @@ def placer_of(run: Path) -> DopplerPlacer:
     return placer
 
 
+@cache
+def untrained(seed: int) -> DopplerPlacer:
+    """A policy that has learned nothing as a placer: what is left is the placer's doing."""
+    return DopplerPlacer(make_any(PolicyConfig(), seed))
+
+
 def makespan_s(graph: Graph, topology: Topology, assignment: Assignment) -> float:
     """Simulated seconds; infinity where it runs out of memory."""
     return float(Simulator(topology).makespans(graph, [assignment])[0])
@@ -257,7 +265,9 @@ def placed(settings: Settings, case: str, make: Callable[[], Problem], seed: int
     placer = placer_of(_run_of(settings, seed, *left_out))
     made_s, took_s = policy_s(placer, problem.graph, problem.topology)
     with_it_s = auto_s(placer, problem.graph, problem.topology, AUTO_S)
-    return {"policy": _number(made_s), "inference_s": took_s, "auto": _number(with_it_s)}
+    guess_s, _ = policy_s(untrained(seed), problem.graph, problem.topology)
+    found = {"policy": made_s, "auto": with_it_s, "untrained": guess_s}
+    return {"inference_s": took_s} | {key: _number(value) for key, value in found.items()}
 
 
 def _of_size(size: int, number: int) -> tuple[Graph, Topology]:
@@ -385,7 +395,10 @@ def show(paths: list[Path]) -> None:
 def show_left_out(table: dict[str, list[Rows]]) -> None:
     """Graph by graph."""
     print("\n### The paper's graphs, by a policy that has seen none of their group\n")
-    heads = ("policy", "seconds", "above the bound", f"`auto`, {AUTO_S:g} s", "best list scheduler")
+    heads = (
+        *("policy", "seconds", "above the bound", "untrained"),
+        *(f"`auto`, {AUTO_S:g} s", "best list scheduler"),
+    )
     print(f"| problem | search, ms | {' | '.join(heads)} |\n|---|---|{'---|' * len(heads)}")
     for label, seeds in table.items():
         rows = [row for rows in seeds for row in rows]
@@ -393,13 +406,14 @@ def show_left_out(table: dict[str, list[Rows]]) -> None:
             over_seeds(seeds, "policy", ["search"]),
             f"{np.mean([row['inference_s'] for row in rows]):.2f}",
             over_seeds(seeds, "policy", ["bound"]),
-            *(over_seeds(seeds, key, ["search"]) for key in ("auto", "lists")),
+            *(over_seeds(seeds, key, ["search"]) for key in ("untrained", "auto", "lists")),
         ]
         print(f"| `{label}` | {1e3 * rows[0]['search']:.2f} | {' | '.join(cells)} |")
     for machine in sorted({label.partition("/")[0] for label in table}):
         some = [seeds for label, seeds in table.items() if label.startswith(f"{machine}/")]
         rows = [[row for rows in column for row in rows] for column in zip(*some, strict=False)]
-        print(f"| all of `{machine}` | | {over_seeds(rows, 'policy', ['search'])} | | | | |")
+        means = [over_seeds(rows, key, ["search"]) for key in ("policy", "untrained", "auto")]
+        print(f"| all of `{machine}` | | {means[0]} | | | {means[1]} | {means[2]} | |")
 
 
 def show_unseen(name: str, table: dict[str, list[Rows]]) -> None:
@@ -407,7 +421,8 @@ def show_unseen(name: str, table: dict[str, list[Rows]]) -> None:
     print(f"\n### Unseen {name}: above search\n")
     heads = (
         *("problems", "out of memory", "mean", "median", "95th percentile", "above the bound"),
-        *("seconds", f"`auto`, {AUTO_S:g} s, mean", "95th percentile", "best list scheduler, mean"),
+        *("seconds", "untrained, mean", "95th percentile"),
+        *(f"`auto`, {AUTO_S:g} s, mean", "95th percentile", "best list scheduler, mean"),
         *("beats list schedulers", "loses to one", "`auto` loses to one"),
     )
     print(f"| | {' | '.join(heads)} |\n|---|{'---|' * len(heads)}")
@@ -422,6 +437,7 @@ def show_unseen(name: str, table: dict[str, list[Rows]]) -> None:
             *(over_seeds(seeds, "policy", ["search"], how) for how in (np.mean, np.median, p95)),
             over_seeds(seeds, "policy", ["bound"]),
             f"{np.mean([row['inference_s'] for row in rows]):.2f}",
+            *(over_seeds(seeds, "untrained", ["search"], how) for how in (np.mean, p95)),
             *(over_seeds(seeds, "auto", ["search"], how) for how in (np.mean, p95)),
             over_seeds(seeds, "lists", ["search"]),
             share(policy < lists * (1 - ROUNDING) for policy, _, lists in against),

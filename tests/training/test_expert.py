@@ -1,5 +1,7 @@
 """Expert iteration: the pool, and the search that feeds it."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -12,6 +14,7 @@ from doppler.sim import Noise, SimConfig, Simulator
 from doppler.topology import Topology, load_topology
 from doppler.training.config import ExpertConfig, ReinforceConfig, TrainConfig
 from doppler.training.expert import Expert, Pool
+from doppler.training.trainer import Trainer
 
 
 def devices(*rows: list[int]) -> np.ndarray:
@@ -100,3 +103,22 @@ def test_lessons_are_improved_samples_and_a_pool_that_gets_better() -> None:
     assert expert.best_s < first_s
     assert len(expert.pool.costs_s) == 4
     assert (np.diff(expert.pool.costs_s) > 0).all()
+
+
+@pytest.mark.parametrize(("until", "expected"), [(1.0, 8), (0.5, 4), (0.0, 0)])
+def test_lessons_end_when_they_are_to(
+    monkeypatch: pytest.MonkeyPatch, until: float, expected: int
+) -> None:
+    given = []
+    real = Expert.lessons
+
+    def lessons(self: Expert, devices: Any, makespans: Any, number: int) -> Any:
+        given.append(number)
+        return real(self, devices, makespans, number)
+
+    monkeypatch.setattr(Expert, "lessons", lessons)
+    expert = ExpertConfig(moves=5, lessons=2, until=until)
+    sim = ReinforceConfig(episodes=16, batch=2, expert=expert)
+    trainer = Trainer([(graph(), topology())], TrainConfig(stages=("sim",), sim=sim))
+    assert len(list(trainer.run())) == 8
+    assert given == list(range(expected))
