@@ -1,6 +1,7 @@
 """Doppler: the learned policy as a placer."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -32,10 +33,15 @@ if TYPE_CHECKING:
 
 POLICY_FILE = "policy.safetensors"  # of a training run
 TEMPERATURES = (0.1, 0.3, 1.0, 2.0)  # of the samples, by turns
-PAIRS = 7_000_000  # of a vertex and a device, in all samples: about a second
-FEWEST, MOST = 32, 6144  # samples, where that is what limits them
-BATCH, ROUNDS = 32, 192  # samples of one kind at a time, or more so that there are no more rounds
+PAIRS = 11_000_000  # of a vertex and a device, in all samples: about a second
+FEWEST, MOST = 32, 9216  # samples, where that is what limits them
+BATCH, ROUNDS = 64, 144  # samples of one kind at a time, or more so that there are no more rounds
 FRESH, FIRST = 1 / 16, 32  # share of the samples, or so many, of which all vertices are placed
+
+MIN_SHARE = 8  # samples from which a thread of its own pays
+
+# (K, n) devices, (K, n) orders and (K,) makespans
+_Made = tuple[IntArray, IntArray, FloatArray]
 
 
 class DopplerPlacer:
@@ -126,30 +132,28 @@ class DopplerPlacer:
         """
         warm_up()
         began = monotonic()
-        graph, simulator = instance.graph, Simulator(instance.topology)
-        parts = [_Part(self.arrays, instance, devices) for devices in nested_parts(instance)]
-        found: list[tuple[IntArray, IntArray, FloatArray]] = []
+        threads = len(cores()) or 1
+        parts = [_Part(self.arrays, instance, kept, threads) for kept in nested_parts(instance)]
+        found: list[_Made] = []
         rethinking = Rethinking(instance)
-        try:
-            for number, batch in enumerate(self._batches(instance, len(parts))):
-                late = self.seconds is not None and monotonic() - began > self.seconds
-                if found and late:
-                    break
-                rng = np.random.default_rng([seed, number])
-                seeds = rng.integers(2**62, size=batch.count)
-                forced = NOTHING_FORCED
-                if batch.sampling is not GREEDY:
-                    think = rethinking.again if batch.again else rethinking.afresh
-                    forced = think(batch.count, rng)
-                devices, order = parts[batch.part].play(batch, seeds, forced)
-                makespans = simulator.makespans(graph, instance.expand(devices))
-                found.append((devices, order, makespans))
-                rethinking.add(devices, order, makespans)
-        except (KeyboardInterrupt, Interrupted):
-            if not found:
-                raise
-        devices, order, makespans = (np.concatenate(column) for column in zip(*found, strict=True))
-        return devices, order, makespans
+        with ThreadPoolExecutor(threads) as pool:
+            try:
+                for number, batch in enumerate(self._batches(instance, len(parts))):
+                    late = self.seconds is not None and monotonic() - began > self.seconds
+                    if found and late:
+                        break
+                    rng = np.random.default_rng([seed, number])
+                    seeds = rng.integers(2**62, size=batch.count)
+                    forced = NOTHING_FORCED
+                    if batch.sampling is not GREEDY:
+                        think = rethinking.again if batch.again else rethinking.afresh
+                        forced = think(batch.count, rng)
+                    found.append(parts[batch.part].make(batch, seeds, forced, pool))
+                    rethinking.add(*found[-1])
+            except (KeyboardInterrupt, Interrupted):
+                if not found:
+                    raise
+        return _joined(found)
 
     def _batches(self, instance: Instance, num_parts: int) -> Iterator["_Batch"]:
         """How all are made: greedily on each part, or on the whole if that is all; then samples."""
@@ -187,9 +191,13 @@ def warm_up() -> None:
     config = PolicyConfig(width=2, rounds=1)
     zeros = {name: np.zeros(shape, np.float32) for name, shape in shapes_of(config).items()}
     instance = make_instance(*pair())
-    part = _Part(ArrayPolicy(config, zeros), instance, np.arange(instance.num_devices))
-    devices, _ = part.play(_Batch(GREEDY, config, 1), np.zeros(1, np.int64), NOTHING_FORCED)
-    Simulator(instance.topology).makespans(instance.graph, instance.expand(devices))
+    part = _Part(ArrayPolicy(config, zeros), instance, np.arange(instance.num_devices), 1)
+    seeds, rng = np.zeros(1, np.int64), np.random.default_rng(0)
+    with ThreadPoolExecutor(1) as pool:
+        part.make(_Batch(GREEDY, config, 1), seeds, NOTHING_FORCED, pool)
+    rethinking = Rethinking(instance)
+    rethinking.groups(rng)
+    rethinking.around(0.0, rng)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,23 +214,50 @@ class _Batch:
 class _Part:
     """A policy at work on some of the devices of an instance."""
 
-    def __init__(self, policy: ArrayPolicy, instance: Instance, devices: IntArray) -> None:
-        self.policy, self.whole, self.devices = policy, instance, devices
+    def __init__(
+        self, policy: ArrayPolicy, instance: Instance, devices: IntArray, threads: int
+    ) -> None:
+        self.policy, self.whole, self.devices, self.threads = policy, instance, devices, threads
+        self.simulator = Simulator(instance.topology)
 
     @cached_property
-    def roller(self) -> Roller:
-        """What plays there; made when it is first needed."""
+    def instance(self) -> Instance:
+        """What the policy sees of it; made when it is first needed."""
         is_whole = len(self.devices) == self.whole.num_devices
-        instance = self.whole if is_whole else on_part(self.whole, self.devices)
-        return Roller(instance, threads=len(cores()) or 1)
+        return self.whole if is_whole else on_part(self.whole, self.devices)
+
+    @cached_property
+    def rollers(self) -> list[Roller]:
+        """What plays there, in each thread."""
+        return [Roller(self.instance) for _ in range(self.threads)]
 
     @cached_property
     def weights(self) -> "Weights":
         """The policy there."""
-        return self.policy.on(self.roller.instance)
+        return self.policy.on(self.instance)
 
-    def play(self, batch: _Batch, seeds: IntArray, forced: IntArray) -> tuple[IntArray, IntArray]:
-        """(B, n) devices, as the whole machine counts them, and orders of a batch."""
-        how = (batch.config, batch.sampling, seeds)
-        played = play(self.roller, self.weights, *how, forced=forced, record=False)
-        return self.devices[played.devices], played.order
+    def make(
+        self, batch: _Batch, seeds: IntArray, forced: IntArray, pool: ThreadPoolExecutor
+    ) -> _Made:
+        """A batch; every thread plays and simulates some of it."""
+        weights, shares = self.weights, max(min(self.threads, batch.count // MIN_SHARE), 1)
+        ends = [batch.count * i // shares for i in range(shares + 1)]
+
+        def work(i: int) -> _Made:
+            rows = slice(ends[i], ends[i + 1])
+            how = (batch.config, batch.sampling, seeds[rows])
+            played = play(self.rollers[i], weights, *how, forced=forced[rows], record=False)
+            devices = self.devices[played.devices]
+            table = self.whole.expand(devices)
+            return (
+                devices,
+                played.order,
+                self.simulator.makespans(self.whole.graph, table, threads=1),
+            )
+
+        return work(0) if shares == 1 else _joined(list(pool.map(work, range(shares))))
+
+
+def _joined(found: Sequence[_Made]) -> _Made:
+    devices, order, makespans = (np.concatenate(column) for column in zip(*found, strict=True))
+    return devices, order, makespans

@@ -50,7 +50,7 @@ class Rethinking:
             costs = [(inf, count) for count in left.tolist()]
         known = {elite.cost: elite for elite in self.elites}
         for i, cost in enumerate(costs):
-            known.setdefault(cost, Elite(cost, devices[i], order[i]))
+            known[cost] = Elite(cost, devices[i], order[i])  # the last, so that it is not stuck
         self.elites = [known[cost] for cost in sorted(known)[:ELITES]]
         if self.elites[0].cost[0] < inf:  # then those that run out of memory have had their day
             self.elites = [elite for elite in self.elites if elite.cost[0] < inf]
@@ -73,7 +73,7 @@ class Rethinking:
             if grouped:
                 chosen = _some(groups, share, rng)
             elif i % 2:
-                chosen = self._around(share, rng)
+                chosen = self.around(share, rng)
             else:
                 chosen = _stretch(elite.order, share, rng)
             rows[i] = np.where(chosen, in_group(groups) if grouped else FREE, elite.devices)
@@ -92,7 +92,7 @@ class Rethinking:
         groups: IntArray = join(tables, order, work_s, most_s)
         return groups
 
-    def _around(self, share: float, rng: np.random.Generator) -> BoolArray:
+    def around(self, share: float, rng: np.random.Generator) -> BoolArray:
         """(n,) whether a vertex is among those around one of them."""
         from doppler.placers.rethinking_kernel import ball
 
