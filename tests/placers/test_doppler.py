@@ -15,6 +15,7 @@ from doppler.inference.config import PolicyConfig
 from doppler.inference.policy import ArrayPolicy
 from doppler.mdp.instance import make_instance
 from doppler.placers import Placer, ask, make_placer, placer_names
+from doppler.placers import doppler as doppler_placer
 from doppler.placers.auto import AutoPlacer
 from doppler.placers.doppler import MOST, PAIRS, POLICY_FILE, DopplerPlacer
 from doppler.programs.random_dag import random_dag
@@ -49,6 +50,15 @@ def test_the_best_proposal_is_placed() -> None:
     assert trace.makespan_s == makespans.min() < makespans[0]
     assert placed.placer == "doppler"
     assert placed.order is not None
+
+
+def test_any_number_of_cores_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    instance, found = make_instance(graph(), TOPOLOGY), []
+    for count in (1, 3):
+        monkeypatch.setattr(doppler_placer, "cores", lambda count=count: list(range(count)))
+        found.append(DopplerPlacer(policy(), samples=300).propose(instance, seed=2))
+    for one, several in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, several)
 
 
 def test_more_samples_are_never_worse() -> None:

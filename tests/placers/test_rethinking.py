@@ -19,6 +19,7 @@ from doppler.sim import Simulator
 from doppler.topology import Device, Link, Topology, load_topology
 
 ALWAYS, NEVER = 2.0, 0.0
+BEST = (2, 4, 5, 6)  # of `thinking`
 
 
 def larger(vertices: int = 200) -> Instance:
@@ -26,7 +27,7 @@ def larger(vertices: int = 200) -> Instance:
 
 
 def thinking(seed: int = 0) -> tuple[Rethinking, IntArray, IntArray]:
-    """After 20 random assignments, the best of which are 1, 4, 5 and 6; and their orders."""
+    """After 20 random assignments, the best of which are 2, 4, 5 and 6; and their orders."""
     rng = np.random.default_rng(seed)
     devices = rng.integers(4, size=(20, 200))
     order = rng.permuted(np.tile(np.arange(200), (20, 1)), axis=1)
@@ -37,10 +38,10 @@ def thinking(seed: int = 0) -> tuple[Rethinking, IntArray, IntArray]:
     return thinks, devices, order
 
 
-def test_the_best_are_remembered_of_those_as_good_the_first() -> None:
+def test_the_best_are_remembered_of_those_as_good_the_last() -> None:
     thinks, devices, order = thinking()
     assert [elite.cost for elite in thinks.elites] == [(1.0, 0), (2.0, 0), (3.0, 0), (4.0, 0)]
-    for elite, row in zip(thinks.elites, (1, 4, 5, 6), strict=True):
+    for elite, row in zip(thinks.elites, BEST, strict=True):
         np.testing.assert_array_equal(elite.devices, devices[row])
         np.testing.assert_array_equal(elite.order, order[row])
 
@@ -55,7 +56,7 @@ def test_most_vertices_stay_where_they_are(monkeypatch: pytest.MonkeyPatch, grou
     for number, row in enumerate(rows):
         kept = row >= 0
         assert not kept.all()
-        of = [i for i in (1, 4, 5, 6) if (row[kept] == devices[i][kept]).all()]
+        of = [i for i in BEST if (row[kept] == devices[i][kept]).all()]
         assert of
         kept_of.update(of)
         if grouped:

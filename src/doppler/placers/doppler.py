@@ -33,11 +33,10 @@ if TYPE_CHECKING:
 
 POLICY_FILE = "policy.safetensors"  # of a training run
 TEMPERATURES = (0.1, 0.3, 1.0, 2.0)  # of the samples, by turns
-PAIRS = 11_000_000  # of a vertex and a device, in all samples: about a second
-FEWEST, MOST = 32, 9216  # samples, where that is what limits them
-BATCH, ROUNDS = 64, 144  # samples of one kind at a time, or more so that there are no more rounds
+PAIRS = 10_000_000  # of a vertex and a device, in all samples: about a second
+FEWEST, MOST = 32, 8192  # samples, where that is what limits them
+BATCH, ROUNDS = 64, 128  # samples of one kind at a time, or more so that there are no more rounds
 FRESH, FIRST = 1 / 16, 32  # share of the samples, or so many, of which all vertices are placed
-
 MIN_SHARE = 8  # samples from which a thread of its own pays
 
 # (K, n) devices, (K, n) orders and (K,) makespans
