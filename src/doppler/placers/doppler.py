@@ -159,6 +159,8 @@ class DopplerPlacer:
         samples, pairs = self.samples, instance.num_vertices * instance.num_devices
         if samples is None:
             samples = min(max(PAIRS // max(pairs, 1), FEWEST), MOST)
+        if not pairs:  # nothing to choose
+            samples = 0
         for part in range(num_parts if samples else 1):
             yield _Batch(GREEDY, self.config, 1, part)
         mine = self.config
