@@ -180,6 +180,6 @@ def test_where_nothing_runs_the_more_gets_done_the_better() -> None:
     costs = [elite.cost for elite in thinks.elites]
     assert costs == sorted({(inf, count) for count in left[failed].tolist()})[:ELITES]
     runs = np.flatnonzero(left == 0)
-    if len(runs):
-        thinks.add(every[runs], order[runs], makespans[runs])
-        assert all(elite.cost[0] < inf for elite in thinks.elites)
+    assert len(runs)
+    thinks.add(every[runs], order[runs], makespans[runs])
+    assert all(elite.cost[0] < inf for elite in thinks.elites)
