@@ -160,11 +160,11 @@ def test_those_around_a_vertex_hang_together(first: int, size: int, seed: int) -
 
 
 def test_where_nothing_runs_the_more_gets_done_the_better() -> None:
-    """Three vertices that each fill a device; on one device the second never finds room."""
+    """One device has room for an input and an output of ten, the other for neither."""
     graph = graph_of([1.0] * 4, {(0, 2): 10.0, (1, 2): 1.0, (2, 3): 10.0})
     full = Topology(
         "full",
-        (Device("a", memory_bytes=12.0), Device("b", memory_bytes=12.0)),
+        (Device("a", memory_bytes=21.0), Device("b", memory_bytes=5.0)),
         (Link("any", 1.0),),
         np.array([[-1, 0], [0, -1]]),
     )
