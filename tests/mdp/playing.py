@@ -32,6 +32,7 @@ def play(
     *,
     seeds: int | IntArray = 1,
     forced: IntArray = NOTHING_FORCED,
+    orders: IntArray = NOTHING_FORCED,
 ) -> Played:
     """Episodes with everything recorded, by one call of the kernel."""
     seeds = np.arange(seeds) if isinstance(seeds, int) else seeds
@@ -50,7 +51,7 @@ def play(
         sampling.alike,
         int(sampling.place_early),
     )
-    roll_out(instance.tables, weights, choice, forced, seeds, state, record)
+    roll_out(instance.tables, weights, choice, forced, orders, seeds, state, record)
     return Played(state, record)
 
 

@@ -70,6 +70,10 @@ def test_small_graphs(data: st.DataObject, sampling: Sampling, seed: int) -> Non
     unseen = Roller(instance).play(weights, sampling, seeds, forced=forced, record=False)
     np.testing.assert_array_equal(unseen.order, played.record.order)
     np.testing.assert_array_equal(unseen.devices, played.record.devices)
+    orders = played.record.order
+    again = play(instance, weights, sampling, seeds=seeds, forced=forced, orders=orders)
+    for one, other in zip(again.record, played.record, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def assert_together(instance: Instance, played: Played, forced: IntArray) -> None:

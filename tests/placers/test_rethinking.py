@@ -50,14 +50,16 @@ def test_the_best_are_remembered_of_those_as_good_the_last() -> None:
 def test_most_vertices_stay_where_they_are(monkeypatch: pytest.MonkeyPatch, grouped: float) -> None:
     monkeypatch.setattr(rethinking, "GROUPED", grouped)
     thinks, devices, order = thinking()
-    rows = thinks.again(60, np.random.default_rng(0))
+    told = thinks.again(60, np.random.default_rng(0), 0.0)
+    rows = told.forced
     assert rows.shape == (60, 200)
     kept_of = set()
-    for number, row in enumerate(rows):
+    for number, (row, turns) in enumerate(zip(rows, told.orders, strict=True)):
         kept = row >= 0
         assert not kept.all()
         of = [i for i in BEST if (row[kept] == devices[i][kept]).all()]
         assert of
+        assert any((turns == order[i]).all() for i in of)
         kept_of.update(of)
         if grouped:
             assert (row[~kept] < FREE).all()
@@ -65,9 +67,9 @@ def test_most_vertices_stay_where_they_are(monkeypatch: pytest.MonkeyPatch, grou
         else:
             assert (row[~kept] == FREE).all()
             assert (~kept).sum() <= MOST * 200 + 1
-            turns = np.flatnonzero(~kept[order[of[0]]])
+            steps = np.flatnonzero(~kept[turns])
             if number % 2 == 0:  # a stretch of the order
-                assert len(turns) == turns[-1] - turns[0] + 1
+                assert len(steps) == steps[-1] - steps[0] + 1
     assert len(kept_of) == ELITES
     assert 0.7 < (rows >= 0).mean() < 1.0
 
@@ -84,16 +86,70 @@ def test_groups_are_whole() -> None:
         again = np.random.default_rng(seed)
         again.random()
         groups = thinks.groups(again)
-        for row in thinks.again(8, rng):
+        for row in thinks.again(8, rng, 0.0).forced:
             chosen = row < 0
             assert set(groups[chosen]).isdisjoint(groups[~chosen])
             np.testing.assert_array_equal(row[chosen], FREE - 1 - groups[chosen])
     assert seen > 2
 
 
+@pytest.mark.parametrize("grouped", [ALWAYS, NEVER])
+@pytest.mark.parametrize("by_lot", [0.5, 1.0])
+def test_some_go_somewhere_by_lot(
+    monkeypatch: pytest.MonkeyPatch, grouped: float, by_lot: float
+) -> None:
+    """Then something is elsewhere; together if it is a group."""
+    monkeypatch.setattr(rethinking, "GROUPED", grouped)
+    thinks, devices, order = thinking()
+    of = {order[i].tobytes(): devices[i] for i in BEST}
+    told = thinks.again(200, np.random.default_rng(0), by_lot)
+    again = np.random.default_rng(0)
+    again.random()
+    groups = thinks.groups(again) if grouped else np.arange(200)
+    for row, turns in zip(told.forced, told.orders, strict=True):
+        assert (row < 4).all()
+        moved = np.flatnonzero(row != of[turns.tobytes()])
+        assert len(moved)
+        for number in np.unique(groups[moved]):
+            assert len(np.unique(row[groups == number])) == 1
+    left = (told.forced < 0).any(axis=1).mean()
+    assert left == 0.0 if by_lot == 1.0 else 0.2 < left < 0.9
+
+
+def test_by_lot_mostly_to_the_device_of_a_neighbour(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rethinking, "GROUPED", NEVER)
+    monkeypatch.setattr(rethinking, "MOST", 0.0)  # one vertex at a time
+    graph = random_dag(vertices=200, depth=9, seed=1)
+    instance = make_instance(graph, load_topology("v100x8"))
+    thinks, rng = Rethinking(instance), np.random.default_rng(0)
+    devices = rng.integers(8, size=(1, 200))
+    thinks.add(devices, np.arange(200)[None], np.ones(1))
+    near = []
+    for row in thinks.again(400, rng, 1.0).forced:
+        (vertex,) = np.flatnonzero(row != devices[0])
+        producer, reader = instance.edges
+        nearby = [*producer[reader == vertex], *reader[producer == vertex]]
+        near.append(row[vertex] in devices[0][nearby])
+    assert 0.7 < np.mean(near) < 0.95
+
+
+def test_nothing_above_the_worst_that_is_remembered_need_be_known() -> None:
+    thinks, devices, order = thinking()
+    assert thinks.again(1, np.random.default_rng(0), 0.0).limit_s == 4.0
+    few = Rethinking(larger())
+    few.add(devices[:2], order[:2], np.array([2.0, 1.0]))
+    assert few.again(1, np.random.default_rng(0), 0.0).limit_s == inf
+
+
+def test_without_lots_they_are_selected_anew() -> None:
+    told = thinking()[0].again(8, np.random.default_rng(0), None)
+    assert told.orders.size == 0
+    assert (told.forced < 0).any(axis=1).all()
+
+
 def test_afresh_all_are_placed_at_times_in_groups() -> None:
     thinks = Rethinking(larger())
-    rows = [thinks.afresh(3, np.random.default_rng(seed)) for seed in range(30)]
+    rows = [thinks.afresh(3, np.random.default_rng(seed)).forced for seed in range(30)]
     assert all(row.shape == (3, 200) and (row < 0).all() for row in rows)
     free = [bool((row == FREE).all()) for row in rows]
     assert 0 < sum(free) < 30
@@ -143,10 +199,10 @@ def test_no_group_has_more_than_its_share_of_work() -> None:
 
 
 @settings(max_examples=50)
-@given(first=st.integers(0, 199), size=st.integers(1, 200), seed=st.integers(0, 2**31 - 1))
-def test_those_around_a_vertex_hang_together(first: int, size: int, seed: int) -> None:
+@given(first=st.integers(0, 199), size=st.integers(1, 200))
+def test_those_around_a_vertex_hang_together(first: int, size: int) -> None:
     instance = larger()
-    inside = ball(instance.tables, first, size, seed)
+    inside = ball(instance.tables, first, size)
     assert inside[first]
     reached, ends = {first}, instance.edges.T.tolist()
     while True:

@@ -19,6 +19,7 @@ def play(
     seeds: IntArray,
     *,
     forced: IntArray = NOTHING_FORCED,
+    orders: IntArray = NOTHING_FORCED,
     record: bool = True,
 ) -> Rollouts:
     """One episode per seed by a policy's weights on the roller's instance.
@@ -31,4 +32,4 @@ def play(
         weights = weights._replace(score=roller.instance.tables.bottom_s)
     if not config.place:
         sampling = replace(sampling, place_early=True)
-    return roller.play(weights, sampling, seeds, forced=forced, record=record)
+    return roller.play(weights, sampling, seeds, forced=forced, orders=orders, record=record)

@@ -85,10 +85,6 @@ class State(NamedTuple):
     read_edge: IntArray  # (m,) as in the tables, those of the vertex in hand as they are moved
     moving_link: IntArray  # (most reads,) link and end of each transfer for the vertex in hand
     moving_end_s: FloatArray  # (most reads,)
-    input_work: FloatArray  # (n, D)
-    input_start: FloatArray  # (n, D)
-    input_end: FloatArray  # (n, D)
-    input_move: FloatArray  # (n, D)
     read_bytes: FloatArray  # (n, D) mean transfer seconds of what meets at a vertex, by device
     read_count: FloatArray  # (n, D) how many tensors that is
     features: FloatArray  # (D, 15)
@@ -135,10 +131,6 @@ def make_state(t: Tables, w: Weights) -> State:
         read_edge=t.read_edge.copy(),
         moving_link=np.zeros(int(t.num_reads.max(initial=0)), np.int64),
         moving_end_s=np.zeros(int(t.num_reads.max(initial=0))),
-        input_work=np.zeros((n, d)),
-        input_start=np.zeros((n, d)),
-        input_end=np.zeros((n, d)),
-        input_move=np.zeros((n, d)),
         read_bytes=np.zeros((n, d)),
         read_count=np.zeros((n, d)),
         features=np.zeros((d, NUM_FEATURES)),
@@ -153,16 +145,31 @@ def make_state(t: Tables, w: Weights) -> State:
 
 @compiled
 def roll_out(
-    t: Tables, w: Weights, c: Choice, forced: IntArray, seeds: IntArray, s: State, r: Record
+    t: Tables,
+    w: Weights,
+    c: Choice,
+    forced: IntArray,
+    orders: IntArray,
+    seeds: IntArray,
+    s: State,
+    r: Record,
 ) -> None:
-    """Play one episode per seed, with what is (B, n) forced: see `Roller.play`."""
+    """Play one episode per seed, with (B, n) forced and (B, n) orders as in `Roller.play`."""
     for b in range(len(seeds)):
-        play(t, w, c, forced, np.uint64(seeds[b]), s, r, b)
+        play(t, w, c, forced, orders, np.uint64(seeds[b]), s, r, b)
 
 
 @inlined
 def play(
-    t: Tables, w: Weights, c: Choice, forced: IntArray, seed: int, s: State, r: Record, b: int
+    t: Tables,
+    w: Weights,
+    c: Choice,
+    forced: IntArray,
+    orders: IntArray,
+    seed: int,
+    s: State,
+    r: Record,
+    b: int,
 ) -> None:
     """Play episode b.
 
@@ -176,25 +183,29 @@ def play(
         for v in range(n):
             choices -= forced[b, v] >= 0
     rng = uint64(seed)
-    count = begin(t, s)
-    even = deal(w, c, s, count)
-    drawn_by_lot = c.select_temperature > 0.0
+    count, even = begin(t, s), 0.0
+    given, drawn_by_lot = len(orders) > 0, c.select_temperature > 0.0
+    if not given:
+        even = deal(w, c, s, count)
     for step in range(n):
         rng, drawn = uniform(rng)
         rng, chance = uniform(rng)
-        if drawn_by_lot and s.weight[1] < LEAST_WEIGHT:
-            even = deal(w, c, s, count)
-        at = select(c, s, count, drawn, chance)
-        v = s.candidate[at]
-        count -= 1
-        leave(w, c, s, at, count)
+        if given:
+            v = orders[b, step]
+        else:
+            if drawn_by_lot and s.weight[1] < LEAST_WEIGHT:
+                even = deal(w, c, s, count)
+            at = select(c, s, count, drawn, chance)
+            v = s.candidate[at]
+            count -= 1
+            leave(w, c, s, at, count)
         if len(r.since):
             r.since[b, step] = s.entered[v]
         device = told(forced, s, b, v)
         if recorded or device < 0:
             observe(t, s, v)
         elif choices > 0:
-            approach(t, s, v, device)
+            sort_reads(t, s, v)
         if device >= 0 and forced[b, v] < FREE and is_crowded(t, s, v, device):
             device = -1
             if not recorded:
@@ -219,8 +230,10 @@ def play(
             reader = t.edge_reader[e]
             s.missing[reader] -= 1
             if s.missing[reader] == 0:
-                s.candidate[count] = reader
                 s.entered[reader] = step + 1
+                if given:
+                    continue
+                s.candidate[count] = reader
                 count += 1
                 if drawn_by_lot and w.score[reader] - even > MOST * c.select_temperature:
                     even = deal(w, c, s, count)
@@ -251,15 +264,9 @@ def told(forced: IntArray, s: State, b: int, v: int) -> int:
 
 
 @inlined
-def approach(t: Tables, s: State, v: int, d: int) -> None:
-    """Find out when v's inputs are on d, as `observe` does for all devices."""
-    sort_reads(t, s, v)
-    s.arrival_s[d] = arrive(t, s, v, d, False)
-
-
-@inlined
 def is_crowded(t: Tables, s: State, v: int, d: int) -> bool:
-    """Whether d has no room for v, of which is known what it would add there."""
+    """Whether d has no room for v, the inputs of which are sorted."""
+    arrive(t, s, v, d, False)
     return s.held_bytes[d] + t.made_bytes[v] + s.added_bytes[d] > t.memory_bytes[d]
 
 
@@ -286,10 +293,6 @@ def begin(t: Tables, s: State) -> int:
             s.entered[v] = 0
             count += 1
         for d in range(num_devices):
-            s.input_work[v, d] = 0.0
-            s.input_start[v, d] = np.inf
-            s.input_end[v, d] = 0.0
-            s.input_move[v, d] = 0.0
             s.read_bytes[v, d] = 0.0
             s.read_count[v, d] = 0.0
     for d in range(num_devices):
@@ -465,21 +468,18 @@ def observe(t: Tables, s: State, v: int) -> None:
     """Fill in the features of all devices for v."""
     num_devices = t.exec_s.shape[1]
     find_siblings(t, s, v)
+    find_producers(t, s, v)
     sort_reads(t, s, v)
     least_work, least_start, least_end = np.inf, np.inf, np.inf
     for d in range(num_devices):
         s.arrival_s[d] = arrive(t, s, v, d, False)
         start = max(s.slot_free_s[earliest_slot(t, s, d)], s.arrival_s[d])
         s.features[d, 0] = s.device_work[d]
-        s.features[d, 1] = s.input_work[v, d]
-        s.features[d, 2] = s.input_start[v, d] if s.input_start[v, d] < np.inf else 0.0
-        s.features[d, 3] = s.input_end[v, d]
         s.features[d, 4] = start
         s.features[d, 5] = s.near[0, d]
         s.features[d, 6] = s.near[1, d] / max(t.num_siblings[v], 1.0)
         s.features[d, 7] = s.near[2, d]
         s.features[d, 8] = t.exec_s[v, d]
-        s.features[d, 9] = s.input_move[v, d]
         share = (s.held_bytes[d] + t.made_bytes[v] + s.added_bytes[d]) / t.memory_bytes[d]
         s.features[d, MEMORY_SHARE] = min(share, MOST_SHARE)
         s.features[d, OVERFULL] = s.features[d, MEMORY_SHARE] if share > 1.0 else 0.0
@@ -493,6 +493,27 @@ def observe(t: Tables, s: State, v: int) -> None:
         for f in range(MEMORY_SHARE):
             if f != SHARE and s.features[d, f] != 0.0:
                 s.features[d, f] = np.log1p(SQUEEZE / t.scale_s * s.features[d, f]) / SQUEEZED_ONE
+
+
+@inlined
+def find_producers(t: Tables, s: State, v: int) -> None:
+    """Fill in work, first start and last end of v's producers on each device, and their moves."""
+    num_devices = t.exec_s.shape[1]
+    for d in range(num_devices):
+        s.features[d, 1], s.features[d, 2], s.features[d, 3] = 0.0, np.inf, 0.0
+        s.features[d, 9] = 0.0
+    for i in range(t.read_ptr[v], t.read_ptr[v + 1]):
+        e = t.read_edge[i]
+        u = t.edge_producer[e]
+        at = s.device[u]
+        s.features[at, 1] += t.exec_s[u, at]
+        s.features[at, 2] = min(s.features[at, 2], s.begin_s[u])
+        s.features[at, 3] = max(s.features[at, 3], s.end_s[u])
+        for d in range(num_devices):
+            s.features[d, 9] += 0.0 if d == at else move_s(t, e, at, d)
+    for d in range(num_devices):
+        if s.features[d, 2] == np.inf:
+            s.features[d, 2] = 0.0
 
 
 @inlined
@@ -617,10 +638,10 @@ def sample(s: State, temperature: float, alike: bool, drawn: float) -> int:
 
 @inlined
 def put(t: Tables, w: Weights, s: State, v: int, d: int) -> None:
-    """Place v on d, and tell its readers."""
-    num_devices = t.exec_s.shape[1]
+    """Place v, the inputs of which are sorted, on d."""
+    s.arrival_s[d] = arrive(t, s, v, d, True)
     slot = earliest_slot(t, s, d)
-    begin_s = max(s.slot_free_s[slot], arrive(t, s, v, d, True))
+    begin_s = max(s.slot_free_s[slot], s.arrival_s[d])
     s.device[v] = d
     end_s = begin_s + t.exec_s[v, d]
     s.begin_s[v], s.end_s[v], s.slot_free_s[slot] = begin_s, end_s, end_s
@@ -629,16 +650,10 @@ def put(t: Tables, w: Weights, s: State, v: int, d: int) -> None:
     forget_read(t, s, v)
     for j in range(s.device_sum.shape[1]):
         s.device_sum[d, j] += w.placed[v, j]
-    for e in range(t.edge_ptr[v], t.edge_ptr[v + 1]):
-        reader = t.edge_reader[e]
-        s.input_work[reader, d] += t.exec_s[v, d]
-        s.input_start[reader, d] = min(s.input_start[reader, d], begin_s)
-        s.input_end[reader, d] = max(s.input_end[reader, d], end_s)
-        if t.is_head[v]:
+    if t.is_head[v]:
+        for e in range(t.edge_ptr[v], t.edge_ptr[v + 1]):
             s.read_bytes[t.edge_meets[e], d] += t.edge_move_s[e]
             s.read_count[t.edge_meets[e], d] += 1.0
-        for k in range(num_devices):
-            s.input_move[reader, k] += 0.0 if k == d else move_s(t, e, d, k)
 
 
 @inlined

@@ -65,13 +65,15 @@ class Roller:
         seeds: IntArray,
         *,
         forced: IntArray = NOTHING_FORCED,
+        orders: IntArray = NOTHING_FORCED,
         record: bool = True,
     ) -> Rollouts:
         """One episode per seed.
 
         `forced` says for (B, n) vertices: the device that it gets; or `FREE`; or the group of which
         the first to be placed decides for all the others, as `in_group` writes it, as long as there
-        is room for them on its device.
+        is room for them on its device. `orders`, if any, are (B, n) vertices in the order they are
+        placed in, each after its producers; then nothing is selected.
         """
         from doppler.mdp.features import NUM_FEATURES
         from doppler.mdp.kernel import Choice, Record, make_state, roll_out
@@ -90,7 +92,7 @@ class Roller:
             int(sampling.place_early),
         )
         # Arrays of another layout have another type, and would be compiled for again.
-        seeds, forced = np.ascontiguousarray(seeds), np.ascontiguousarray(forced)
+        seeds, forced, orders = (np.ascontiguousarray(x) for x in (seeds, forced, orders))
         num_parts = max(min(self.threads, count // MIN_PART), 1)
         ends = [count * i // num_parts for i in range(num_parts + 1)]
         if self._shape != weights.hidden.shape:
@@ -101,10 +103,9 @@ class Roller:
         def work(i: int) -> None:
             rows = slice(ends[i], ends[i + 1])
             out = Record(order[rows], placed[rows], features[rows], since[rows])
-            start = forced[rows] if len(forced) else forced
-            roll_out(
-                self.instance.tables, weights, choice, start, seeds[rows], self._states[i], out
-            )
+            given = [table[rows] if len(table) else table for table in (forced, orders)]
+            state = self._states[i]
+            roll_out(self.instance.tables, weights, choice, *given, seeds[rows], state, out)
 
         if num_parts == 1:
             work(0)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 
@@ -21,9 +21,9 @@ from doppler.inference.config import PolicyConfig
 from doppler.inference.policy import ArrayPolicy, from_torch, shapes_of
 from doppler.mdp.instance import Instance, make_instance
 from doppler.mdp.parts import nested_parts, on_part
-from doppler.mdp.rollout import GREEDY, NOTHING_FORCED, Roller, Sampling
+from doppler.mdp.rollout import GREEDY, Roller, Sampling
 from doppler.placers.base import cores, pair
-from doppler.placers.rethinking import Rethinking
+from doppler.placers.rethinking import NOTHING, Rethinking, Told
 from doppler.sim.simulator import Simulator
 from doppler.topology.topology import Topology
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 POLICY_FILE = "policy.safetensors"  # of a training run
 TEMPERATURES = (0.1, 0.3, 1.0, 2.0)  # of the samples, by turns
+BY_LOT = (0.0, 0.5, 1.0)  # share of what is placed again that goes somewhere by lot, by turns
 PAIRS = 10_000_000  # of a vertex and a device, in all samples: about a second
 FEWEST, MOST = 32, 8192  # samples, where that is what limits them
 BATCH, ROUNDS = 64, 128  # samples of one kind at a time, or more so that there are no more rounds
@@ -48,12 +49,13 @@ class DopplerPlacer:
 
     The policy may have been trained on any graphs and topologies (Sec. 6, transfer). It places on
     the whole machine and, by turns, on the best half of it, the best quarter and so on, as little
-    may be gained by many devices where transfers are slow. Most samples then are second thoughts:
-    the policy places some of the vertices again, the others stay where they are in one of the best
-    so far (see `Rethinking`). Half of the samples or more are only half the policy's: the
-    critical-path rule selects, or places in some of what is made at first, as on graphs unlike
-    those it was trained on that is the safer choice. Nothing here needs torch, whatever the policy
-    was trained with.
+    may be gained by many devices where transfers are slow. Two thirds of these samples are only
+    half the policy's: the critical-path rule selects, or places, as on graphs unlike those it was
+    trained on that is the safer choice. Most samples then are second thoughts: some of the vertices
+    of one of the best so far are placed again, in the same order (see `Rethinking`). By turns all
+    of these are placed by the policy, half of them or none; the others go somewhere by lot, as
+    where the policy errs it would err again. Nothing here needs torch, whatever the policy was
+    trained with.
     """
 
     name = "doppler"
@@ -143,11 +145,12 @@ class DopplerPlacer:
                         break
                     rng = np.random.default_rng([seed, number])
                     seeds = rng.integers(2**62, size=batch.count)
-                    forced = NOTHING_FORCED
-                    if batch.sampling is not GREEDY:
-                        think = rethinking.again if batch.again else rethinking.afresh
-                        forced = think(batch.count, rng)
-                    found.append(parts[batch.part].make(batch, seeds, forced, pool))
+                    told = NOTHING
+                    if batch.again:
+                        told = rethinking.again(batch.count, rng, batch.by_lot)
+                    elif batch.sampling is not GREEDY:
+                        told = rethinking.afresh(batch.count, rng)
+                    found.append(parts[batch.part].make(batch, seeds, told, pool))
                     rethinking.add(*found[-1])
             except (KeyboardInterrupt, Interrupted):
                 if not found:
@@ -166,21 +169,28 @@ class DopplerPlacer:
         mine = self.config
         rule_selects = replace(mine, select=False) if mine.place else mine
         rule_places = replace(mine, place=False) if mine.select else mine
-        first, second = (rule_selects, mine, rule_places), (mine, rule_selects)
+        kinds = (rule_selects, mine, rule_places)
         between = max(num_parts - 2, 0)  # the whole and one device, where there is but one choice
         size = max(BATCH, -(-samples // ROUNDS))
-        fresh = max(FRESH * samples, FIRST)
         counts = [min(size, samples - at) for at in range(0, samples, size)]
         for number, count in enumerate(counts):
+            if number * size >= max(FRESH * samples, FIRST):
+                turn, lots = divmod(number, len(BY_LOT))
+                by_lot = BY_LOT[lots] if self.config.place else None
+                yield _Batch(_at(turn), self.config, count, again=True, by_lot=by_lot)
+                continue
             turn, on_a_part = divmod(number, 2)
-            again = number * size >= fresh
-            kinds = second if again else first
-            t = TEMPERATURES[turn // len(kinds) % len(TEMPERATURES)]
-            sampling = Sampling(select_temperature=t, place_temperature=t)
+            turn, kind = divmod(turn, len(kinds))
             part = 0
-            if on_a_part and between and not again:
-                part = 1 + (turn + turn // len(kinds)) % between  # each in all kinds
-            yield _Batch(sampling, kinds[turn % len(kinds)], count, part, again)
+            if on_a_part and between:
+                part = 1 + (turn + number // 2) % between  # each in all kinds
+            yield _Batch(_at(turn), kinds[kind], count, part)
+
+
+def _at(turn: int) -> Sampling:
+    """Sampling at the temperature whose turn it is."""
+    t = TEMPERATURES[turn % len(TEMPERATURES)]
+    return Sampling(select_temperature=t, place_temperature=t)
 
 
 @cache
@@ -194,11 +204,11 @@ def warm_up() -> None:
     instance = make_instance(*pair())
     part = _Part(ArrayPolicy(config, zeros), instance, np.arange(instance.num_devices), 1)
     seeds, rng = np.zeros(1, np.int64), np.random.default_rng(0)
-    with ThreadPoolExecutor(1) as pool:
-        part.make(_Batch(GREEDY, config, 1), seeds, NOTHING_FORCED, pool)
     rethinking = Rethinking(instance)
+    with ThreadPoolExecutor(1) as pool:
+        rethinking.add(*part.make(_Batch(GREEDY, config, 1), seeds, NOTHING, pool))
     rethinking.groups(rng)
-    rethinking.around(0.0, rng)
+    rethinking.again(1, rng, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +220,7 @@ class _Batch:
     count: int
     part: int = 0  # of the machine
     again: bool = False  # some vertices stay where they are in one of the best so far
+    by_lot: float | None = None  # share of the others that go somewhere by lot; see `Rethinking`
 
 
 class _Part:
@@ -219,7 +230,7 @@ class _Part:
         self, policy: ArrayPolicy, instance: Instance, devices: IntArray, threads: int
     ) -> None:
         self.policy, self.whole, self.devices, self.threads = policy, instance, devices, threads
-        self.simulator = Simulator(instance.topology)
+        self.graph, self.simulator = instance.graph, Simulator(instance.topology)
 
     @cached_property
     def instance(self) -> Instance:
@@ -237,9 +248,7 @@ class _Part:
         """The policy there."""
         return self.policy.on(self.instance)
 
-    def make(
-        self, batch: _Batch, seeds: IntArray, forced: IntArray, pool: ThreadPoolExecutor
-    ) -> _Made:
+    def make(self, batch: _Batch, seeds: IntArray, told: Told, pool: ThreadPoolExecutor) -> _Made:
         """A batch; every thread plays and simulates some of it."""
         weights, shares = self.weights, max(min(self.threads, batch.count // MIN_SHARE), 1)
         ends = [batch.count * i // shares for i in range(shares + 1)]
@@ -247,14 +256,12 @@ class _Part:
         def work(i: int) -> _Made:
             rows = slice(ends[i], ends[i + 1])
             how = (batch.config, batch.sampling, seeds[rows])
-            played = play(self.rollers[i], weights, *how, forced=forced[rows], record=False)
+            given: Any = {"forced": told.forced[rows], "orders": told.orders[rows]}
+            played = play(self.rollers[i], weights, *how, **given, record=False)
             devices = self.devices[played.devices]
-            table = self.whole.expand(devices)
-            return (
-                devices,
-                played.order,
-                self.simulator.makespans(self.whole.graph, table, threads=1),
-            )
+            table, limit_s = self.whole.expand(devices), told.limit_s
+            makespans = self.simulator.makespans(self.graph, table, threads=1, limit_s=limit_s)
+            return devices, played.order, makespans
 
         return work(0) if shares == 1 else _joined(list(pool.map(work, range(shares))))
 

@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from doppler.arrays import BoolArray, FloatArray, IntArray
+from doppler.arrays import FloatArray, IntArray
 from doppler.mdp.instance import Instance
-from doppler.mdp.rollout import FREE, in_group
+from doppler.mdp.rollout import FREE, NOTHING_FORCED, in_group
 from doppler.sim.simulator import Simulator
 
 ELITES = 4  # the best so far, which are thought about again
@@ -16,6 +16,7 @@ SMALL = 3.0  # mostly far fewer: that share times a random number to this power
 GROUPED = 0.3  # share of the batches in which groups are placed
 LARGEST, SMALLEST = 2.0, 1 / 16  # work of a group, as shares of a device's
 NOISE = 0.5  # of the logarithm of what is moved
+NO_GROUPS = np.zeros(0, np.int64)
 
 
 class Elite(NamedTuple):
@@ -24,6 +25,17 @@ class Elite(NamedTuple):
     cost: tuple[float, int]  # makespan; and tasks that never run, where it runs out of memory
     devices: IntArray  # (n,)
     order: IntArray  # (n,) as they were placed
+
+
+class Told(NamedTuple):
+    """What a policy is told of B assignments: see `Roller.play`."""
+
+    forced: IntArray  # (B, n)
+    orders: IntArray  # (B, n)
+    limit_s: float = inf  # makespan above which nothing would be remembered
+
+
+NOTHING = Told(NOTHING_FORCED, NOTHING_FORCED)
 
 
 class Rethinking:
@@ -55,29 +67,30 @@ class Rethinking:
         if self.elites[0].cost[0] < inf:  # then those that run out of memory have had their day
             self.elites = [elite for elite in self.elites if elite.cost[0] < inf]
 
-    def afresh(self, count: int, rng: np.random.Generator) -> IntArray:
-        """(count, n) what to force where all are placed, by lot group by group."""
-        rows = np.full((count, self.instance.num_vertices), FREE)
+    def afresh(self, count: int, rng: np.random.Generator) -> Told:
+        """What to tell where all vertices are placed, by lot group by group."""
+        forced = np.full((count, self.instance.num_vertices), FREE)
         if rng.random() < GROUPED:
-            rows[:] = in_group(self.groups(rng))
-        return rows
+            forced[:] = in_group(self.groups(rng))
+        return Told(forced, NOTHING_FORCED)
 
-    def again(self, count: int, rng: np.random.Generator) -> IntArray:
-        """(count, n) what to force where some vertices of one of the best are placed again."""
-        grouped = rng.random() < GROUPED
-        groups = self.groups(rng) if grouped else np.arange(self.instance.num_vertices)
-        rows = np.empty((count, len(groups)), np.int64)
-        shares = MOST * rng.random(count) ** SMALL
-        for i, share in enumerate(shares.tolist()):
-            elite = self.elites[rng.integers(len(self.elites))]
-            if grouped:
-                chosen = _some(groups, share, rng)
-            elif i % 2:
-                chosen = self.around(share, rng)
-            else:
-                chosen = _stretch(elite.order, share, rng)
-            rows[i] = np.where(chosen, in_group(groups) if grouped else FREE, elite.devices)
-        return rows
+    def again(self, count: int, rng: np.random.Generator, by_lot: float | None) -> Told:
+        """What to tell where some vertices of one of the best are placed again.
+
+        So large a share of these, or of their groups, goes somewhere by lot. If that is None none
+        does, and they are selected in a new order.
+        """
+        from doppler.placers.rethinking_kernel import think_again
+
+        groups = self.groups(rng) if rng.random() < GROUPED else NO_GROUPS
+        devices = np.stack([elite.devices for elite in self.elites])
+        orders = np.stack([elite.order for elite in self.elites])
+        shares, seed = MOST * rng.random(count) ** SMALL, int(rng.integers(2**31))
+        forced, order = think_again(
+            self.instance.tables, devices, orders, groups, shares, by_lot or 0.0, seed
+        )
+        limit_s = self.elites[-1].cost[0] if len(self.elites) == ELITES else inf
+        return Told(forced, NOTHING_FORCED if by_lot is None else order, limit_s)
 
     def groups(self, rng: np.random.Generator) -> IntArray:
         """(n,) group of each vertex: where most is moved, by lot, it is put together first."""
@@ -91,30 +104,3 @@ class Rethinking:
         most_s = share * work_s.sum() / self.instance.num_devices
         groups: IntArray = join(tables, order, work_s, most_s)
         return groups
-
-    def around(self, share: float, rng: np.random.Generator) -> BoolArray:
-        """(n,) whether a vertex is among those around one of them."""
-        from doppler.placers.rethinking_kernel import ball
-
-        first, seed = rng.integers(self.instance.num_vertices), rng.integers(2**31)
-        size = int(share * self.instance.num_vertices) + 1
-        inside: BoolArray = ball(self.instance.tables, int(first), size, int(seed))
-        return inside
-
-
-def _some(groups: IntArray, share: float, rng: np.random.Generator) -> BoolArray:
-    """Those of some groups, each by lot, one at least."""
-    numbers = np.unique(groups)
-    chosen = rng.random(len(groups)) < share
-    chosen[rng.choice(numbers)] = True
-    return chosen[groups]
-
-
-def _stretch(order: IntArray, share: float, rng: np.random.Generator) -> BoolArray:
-    """Those that follow one another in an order."""
-    size = len(order)
-    length = min(int(share * size) + 1, size)
-    first = int(rng.integers(size - length + 1))
-    chosen = np.zeros(size, bool)
-    chosen[order[first : first + length]] = True
-    return chosen

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -67,11 +68,13 @@ class Simulator:
         *,
         seed: int = 0,
         threads: int | None = None,
+        limit_s: float = inf,
     ) -> FloatArray:
         """(B,) makespan of every assignment; infinity where memory never suffices.
 
         `devices` is (B, V), or assignments (with their orders, for strategy `order`). All see
-        the same draw of the noise. Runs on all cores unless `threads` says otherwise.
+        the same draw of the noise. Runs on all cores unless `threads` says otherwise. A makespan
+        above `limit_s` may come out as any number above it that is not more, which takes less time.
         """
         from doppler.sim.kernel import make_scratch, run_batch, run_uncontended_batch
 
@@ -90,7 +93,7 @@ class Simulator:
                 return
             rows = priority if len(priority) == 1 else priority[part]
             scratch = make_scratch(problem)
-            run_batch(problem, 0, table[part], rows, scratch, makespan[part], np.inf)
+            run_batch(problem, 0, table[part], rows, scratch, makespan[part], limit_s)
 
         # Parts large enough to outweigh handing them out, small enough to share and to stop.
         workers = _num_threads(threads) if len(table) >= MIN_BATCH else 1
