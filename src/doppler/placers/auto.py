@@ -27,6 +27,7 @@ SEARCH = "annealing"
 MEMORY_AWARE = ("m-etf",)  # where memory has no limit it is `etf`
 EXACT = "cp-sat"
 LEARNED_SHARE = 0.25  # of the budget, in which the policy is sampled
+INSTANT_SHARE = 0.5  # of the budget, after which no more heuristics are asked: search has the rest
 EXACT_VERTICES = 30  # up to which an exact solver often ends in seconds
 EXACT_SHARE = 0.5  # of the time left; the rest is for search
 EXACT_MOST_S = 3600.0  # however long the budget is
@@ -110,8 +111,9 @@ class AutoPlacer:
             portfolio.ask(self.learned.within(budget_s))
         instant = _instant(portfolio.topology) if self.instant is None else self.instant
         for name in track(instant, "heuristics"):
-            if monotonic() > end and portfolio.found and not repeatable:
-                return
+            left = end - monotonic()
+            if left < (1 - INSTANT_SHARE) * self.seconds and portfolio.found and not repeatable:
+                break
             portfolio.ask(make_placer(name))
         if not portfolio.found:
             raise DopplerError(

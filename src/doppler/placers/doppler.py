@@ -34,11 +34,13 @@ if TYPE_CHECKING:
 POLICY_FILE = "policy.safetensors"  # of a training run
 TEMPERATURES = (0.1, 0.3, 1.0, 2.0)  # of the samples, by turns
 BY_LOT = (0.0, 0.5, 1.0)  # share of what is placed again that goes somewhere by lot, by turns
-PAIRS = 10_000_000  # of a vertex and a device, in all samples: about a second
-FEWEST, MOST = 32, 8192  # samples, where that is what limits them
-BATCH, ROUNDS = 64, 128  # samples of one kind at a time, or more so that there are no more rounds
-FRESH, FIRST = 1 / 16, 32  # share of the samples, or so many, of which all vertices are placed
-MIN_SHARE = 8  # samples from which a thread of its own pays
+PAIRS = 16_000_000  # of a vertex and a device, in all samples: about a second
+FEWEST, MOST = 32, 16384  # samples, where that is what limits them
+FRESH, FIRST = 1 / 32, 48  # share of the samples, or so many, of which all vertices are placed
+# Samples of one kind at a time: so many pairs, but at least and at most so many; or more, so that
+# there are no more rounds than this.
+BATCH, LEAST_BATCH, LARGEST_BATCH, ROUNDS = 100_000, 8, 64, 128
+MIN_SHARE = 4  # samples from which a thread of its own pays
 
 # (K, n) devices, (K, n) orders and (K,) makespans
 _Made = tuple[IntArray, IntArray, FloatArray]
@@ -171,7 +173,8 @@ class DopplerPlacer:
         rule_places = replace(mine, place=False) if mine.select else mine
         kinds = (rule_selects, mine, rule_places)
         between = max(num_parts - 2, 0)  # the whole and one device, where there is but one choice
-        size = max(BATCH, -(-samples // ROUNDS))
+        size = min(max(BATCH // max(pairs, 1), LEAST_BATCH), LARGEST_BATCH)
+        size = max(size, -(-samples // ROUNDS))
         counts = [min(size, samples - at) for at in range(0, samples, size)]
         for number, count in enumerate(counts):
             if number * size >= max(FRESH * samples, FIRST):
