@@ -8,12 +8,12 @@ import pytest
 from mdp.playing import graph_of, uniform
 
 from doppler.mdp.instance import make_instance
-from doppler.mdp.parts import nested_parts, on_part
+from doppler.mdp.parts import islands, nested_parts, on_part
 from doppler.programs.random_dag import random_dag
 from doppler.topology import Device, Link, Topology, load_topology
 
 
-def islands() -> Topology:
+def archipelago() -> Topology:
     """Devices 0 and 2 are close, 1 and 3 too, which are twice as fast."""
     links = (Link("near", 10.0), Link("far", 1.0))
     speeds = (1.0, 2.0, 1.0, 2.0)
@@ -24,8 +24,32 @@ def islands() -> Topology:
 
 def test_parts_grow_from_the_fastest_device_to_those_that_are_close() -> None:
     graph = replace(graph_of([1.0, 1.0], {(0, 1): 1.0}), exec_s=None, flops=np.ones(2))
-    instance = make_instance(graph, islands())
+    instance = make_instance(graph, archipelago())
     assert [part.tolist() for part in nested_parts(instance)] == [[0, 1, 2, 3], [1, 3], [1]]
+
+
+def test_islands_are_devices_that_are_close() -> None:
+    graph = graph_of([1.0, 1.0], {(0, 1): 1.0})
+    found = islands(make_instance(graph, archipelago()))
+    assert [island.tolist() for island in found] == [[0, 2], [1, 3]]
+    assert islands(make_instance(graph, uniform(4))) == []
+    assert islands(make_instance(graph, uniform(1))) == []
+
+
+def test_islands_of_islands() -> None:
+    """A pair at 9 bytes a second, with a third at 3: the larger comes first, the rest are far."""
+    speed = np.ones((5, 5))
+    speed[0, 1] = speed[1, 0] = 9.0
+    speed[1, 4] = speed[4, 1] = 3.0
+    values = np.unique(speed)
+    route = np.searchsorted(values, speed)
+    np.fill_diagonal(route, -1)
+    links = tuple(Link(f"l{value}", value) for value in values)
+    devices = tuple(Device(f"d{i}") for i in range(5))
+    instance = make_instance(
+        graph_of([1.0, 1.0], {(0, 1): 1.0}), Topology("far", devices, links, route)
+    )
+    assert [island.tolist() for island in islands(instance)] == [[0, 1, 4], [0, 1]]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 16])

@@ -17,7 +17,18 @@ from doppler.mdp.instance import make_instance
 from doppler.placers import Placer, ask, make_placer, placer_names
 from doppler.placers import doppler as doppler_placer
 from doppler.placers.auto import AutoPlacer
-from doppler.placers.doppler import MOST, PAIRS, POLICY_FILE, DopplerPlacer
+from doppler.placers.doppler import (
+    BESIDES,
+    BY_LOT,
+    FIRST,
+    FRESH,
+    LINEAGES,
+    MOST,
+    PAIRS,
+    POLICY_FILE,
+    WORTH,
+    DopplerPlacer,
+)
 from doppler.programs.random_dag import random_dag
 from doppler.sharding import shard
 from doppler.sim import Simulator
@@ -223,7 +234,34 @@ def test_larger_problems_have_fewer_samples() -> None:
         len(placer.propose(make_instance(random_dag(vertices=n, depth=8, seed=0), TOPOLOGY))[2])
         for n in (30, 1000, 3000)
     ]
-    assert counts == [3 + MOST, 3 + PAIRS // 4000, 3 + PAIRS // 12_000]
+    pairs = [n * (4 + BESIDES) for n in (1000, 3000)]
+    assert counts == [3 + MOST, *(3 + PAIRS // count for count in pairs)]
+
+
+@pytest.mark.parametrize("samples", [1, 40, 100, 5000])
+def test_all_kinds_of_samples_in_all_lineages(samples: int) -> None:
+    """Half of the first are on parts of the machine; lineages are given up, down to one."""
+    placer, parts = DopplerPlacer(policy(), samples=samples), 5
+    batches = list(placer._batches(make_instance(graph(), TOPOLOGY), parts))
+    greedy, sampled = batches[:parts], batches[parts:]
+    assert [batch.part for batch in greedy] == list(range(parts))
+    assert sum(batch.count for batch in sampled) == samples
+    fresh = [batch for batch in sampled if not batch.again]
+    assert sum(batch.count for batch in fresh) == max(min(FIRST, samples), int(FRESH * samples))
+    if samples == 5000:
+        count = min(samples // WORTH, LINEAGES)
+        assert {batch.turn for batch in fresh} == set(range(count))
+        for lineage in range(count):
+            mine = [batch for batch in fresh if batch.turn == lineage]
+            assert len({(b.config.select, b.config.place) for b in mine}) == 3
+            assert {b.part == 0 for b in mine} == {lineage % 2 == 0}
+        assert {batch.part for batch in fresh} == {0, 1, 2, 3}
+    again = [batch for batch in sampled if batch.again]
+    left = [batch.lineages for batch in again]
+    assert left == sorted(left, reverse=True)
+    if samples == 5000:
+        assert set(left) == {4, 2, 1}
+        assert {batch.by_lot for batch in again} == set(BY_LOT)
 
 
 def test_the_policy_that_comes_with_the_package() -> None:

@@ -1,10 +1,11 @@
-"""Parts of a machine: the same graph on the best few of its devices."""
+"""Parts of a machine: the same graph on some of its devices."""
 
 from dataclasses import replace
 
 import numpy as np
+from scipy.sparse.csgraph import connected_components
 
-from doppler.arrays import IntArray, frozen
+from doppler.arrays import FloatArray, IntArray, frozen
 from doppler.mdp.instance import Instance, make_instance
 
 
@@ -16,9 +17,7 @@ def nested_parts(instance: Instance) -> list[IntArray]:
     """
     tables, count = instance.tables, instance.num_devices
     exec_s = tables.exec_s.sum(axis=0) / max(len(tables.exec_s), 1)
-    edges = max(len(tables.edge_bytes), 1)
-    move_s = tables.edge_fixed_s.sum() / edges + tables.latency_s
-    move_s = move_s + tables.edge_bytes.sum() / edges * tables.s_per_byte
+    move_s = _mean_move_s(instance)
     chosen = [int(np.argmin(exec_s))]
     while len(chosen) < count:
         away_s = (move_s[chosen].sum(axis=0) + move_s[:, chosen].sum(axis=1)) / (2 * len(chosen))
@@ -29,6 +28,32 @@ def nested_parts(instance: Instance) -> list[IntArray]:
     while len(parts[-1]) > 1:
         parts.append(np.array(sorted(chosen[: (len(parts[-1]) + 1) // 2])))
     return parts
+
+
+def islands(instance: Instance) -> list[IntArray]:
+    """Some of the devices, two or more, that are closer to each other than to the rest.
+
+    The largest come first, of as large ones the closest: those that hang together by links on
+    which the mean tensor takes no longer than some time.
+    """
+    move_s = _mean_move_s(instance)
+    move_s = np.minimum(move_s, move_s.T)
+    found: dict[bytes, IntArray] = {}
+    for limit_s in np.unique(move_s[~np.eye(len(move_s), dtype=bool)]):
+        count, label = connected_components(move_s <= limit_s, directed=False)
+        for island in (np.flatnonzero(label == number) for number in range(count)):
+            if 1 < len(island) < len(move_s):
+                found.setdefault(island.tobytes(), island)
+    return sorted(found.values(), key=len, reverse=True)
+
+
+def _mean_move_s(instance: Instance) -> FloatArray:
+    """(D, D) seconds to move the mean tensor."""
+    tables = instance.tables
+    edges = max(len(tables.edge_bytes), 1)
+    fixed_s = tables.edge_fixed_s.sum() / edges + tables.latency_s
+    move_s: FloatArray = fixed_s + tables.edge_bytes.sum() / edges * tables.s_per_byte
+    return move_s
 
 
 def on_part(instance: Instance, devices: IntArray) -> Instance:

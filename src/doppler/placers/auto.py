@@ -110,9 +110,9 @@ class AutoPlacer:
             budget_s = None if repeatable else LEARNED_SHARE * self.seconds
             portfolio.ask(self.learned.within(budget_s))
         instant = _instant(portfolio.topology) if self.instant is None else self.instant
+        enough = end - (1 - INSTANT_SHARE) * self.seconds
         for name in track(instant, "heuristics"):
-            left = end - monotonic()
-            if left < (1 - INSTANT_SHARE) * self.seconds and portfolio.found and not repeatable:
+            if monotonic() > enough and portfolio.has_run() and not repeatable:
                 break
             portfolio.ask(make_placer(name))
         if not portfolio.found:
@@ -130,7 +130,7 @@ class AutoPlacer:
 def _instant(topology: Topology) -> tuple[str, ...]:
     """The heuristics to begin with."""
     limited = any(isfinite(device.memory_bytes) for device in topology.devices)
-    return (*INSTANT, *MEMORY_AWARE) if limited else INSTANT
+    return (*MEMORY_AWARE, *INSTANT) if limited else INSTANT
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +154,10 @@ class _Portfolio:
     def best(self) -> _Found:
         """The first of the fastest."""
         return min(self.found, key=lambda found: found.member.makespan_s)
+
+    def has_run(self) -> bool:
+        """Whether there is something to go on with: an assignment that runs."""
+        return bool(self.found) and isfinite(self.best().member.makespan_s)
 
     def is_done(self) -> bool:
         """Whether there is no use in going on."""

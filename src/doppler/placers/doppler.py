@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from itertools import zip_longest
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Union
@@ -20,7 +21,7 @@ from doppler.inference.checkpoint import read_policy, shipped_policy
 from doppler.inference.config import PolicyConfig
 from doppler.inference.policy import ArrayPolicy, from_torch, shapes_of
 from doppler.mdp.instance import Instance, make_instance
-from doppler.mdp.parts import nested_parts, on_part
+from doppler.mdp.parts import islands, nested_parts, on_part
 from doppler.mdp.rollout import GREEDY, Roller, Sampling
 from doppler.placers.base import cores, pair
 from doppler.placers.rethinking import NOTHING, Rethinking, Told
@@ -34,12 +35,17 @@ if TYPE_CHECKING:
 POLICY_FILE = "policy.safetensors"  # of a training run
 TEMPERATURES = (0.1, 0.3, 1.0, 2.0)  # of the samples, by turns
 BY_LOT = (0.0, 0.5, 1.0)  # share of what is placed again that goes somewhere by lot, by turns
-PAIRS = 16_000_000  # of a vertex and a device, in all samples: about a second
+# In all samples, pairs of a vertex and a device: about a second. What a vertex takes besides, most
+# of it to simulate, is as much as with so many devices more.
+PAIRS, BESIDES = 40_000_000, 8
 FEWEST, MOST = 32, 16384  # samples, where that is what limits them
 FRESH, FIRST = 1 / 32, 48  # share of the samples, or so many, of which all vertices are placed
-# Samples of one kind at a time: so many pairs, but at least and at most so many; or more, so that
-# there are no more rounds than this.
-BATCH, LEAST_BATCH, LARGEST_BATCH, ROUNDS = 100_000, 8, 64, 128
+FRESH_BATCH = 8  # of these at a time
+# Second thoughts at a time: so many pairs, but at least and at most so many; or more, so that there
+# are no more rounds than this.
+BATCH, LEAST_BATCH, LARGEST_BATCH, ROUNDS = 200_000, 8, 64, 128
+LINEAGES, WORTH = 4, 1024  # that do not mix, at most; samples from which one more pays
+ISLANDS = 4  # of the machine that are tried by themselves, at most
 MIN_SHARE = 4  # samples from which a thread of its own pays
 
 # (K, n) devices, (K, n) orders and (K,) makespans
@@ -50,14 +56,18 @@ class DopplerPlacer:
     """The best of some greedy and so many sampled assignments of a policy, in simulation.
 
     The policy may have been trained on any graphs and topologies (Sec. 6, transfer). It places on
-    the whole machine and, by turns, on the best half of it, the best quarter and so on, as little
-    may be gained by many devices where transfers are slow. Two thirds of these samples are only
-    half the policy's: the critical-path rule selects, or places, as on graphs unlike those it was
-    trained on that is the safer choice. Most samples then are second thoughts: some of the vertices
-    of one of the best so far are placed again, in the same order (see `Rethinking`). By turns all
-    of these are placed by the policy, half of them or none; the others go somewhere by lot, as
-    where the policy errs it would err again. Nothing here needs torch, whatever the policy was
-    trained with.
+    the whole machine and, by turns, on the best half of it, the best quarter and so on, and on
+    islands of devices that are close, as little may be gained by many where transfers are slow.
+    Two thirds of these samples are only half the policy's: the critical-path rule selects, or
+    places, as on graphs unlike those it was trained on that is the safer choice.
+
+    Most samples then are second thoughts: some of the vertices of one of the best so far are placed
+    again, in the same order (see `Rethinking`). By turns all of these are placed by the policy,
+    half of them or none; the others go somewhere by lot, as where the policy errs it would err
+    again. So that not all depends on where that begins, there are some lineages at first, of which
+    the better half is gone on with, and so on.
+
+    Nothing here needs torch, whatever the policy was trained with.
     """
 
     name = "doppler"
@@ -136,15 +146,18 @@ class DopplerPlacer:
         warm_up()
         began = monotonic()
         threads = len(cores()) or 1
-        parts = [_Part(self.arrays, instance, kept, threads) for kept in nested_parts(instance)]
+        parts = [_Part(self.arrays, instance, kept, threads) for kept in _parts(instance)]
         found: list[_Made] = []
-        rethinking = Rethinking(instance)
+        lineages = [Rethinking(instance) for _ in range(LINEAGES)]
         with ThreadPoolExecutor(threads) as pool:
             try:
                 for number, batch in enumerate(self._batches(instance, len(parts))):
                     late = self.seconds is not None and monotonic() - began > self.seconds
                     if found and late:
                         break
+                    if batch.again:
+                        lineages = _best(lineages)[: batch.lineages]
+                    rethinking = lineages[batch.turn % len(lineages)]
                     rng = np.random.default_rng([seed, number])
                     seeds = rng.integers(2**62, size=batch.count)
                     told = NOTHING
@@ -161,33 +174,52 @@ class DopplerPlacer:
 
     def _batches(self, instance: Instance, num_parts: int) -> Iterator["_Batch"]:
         """How all are made: greedily on each part, or on the whole if that is all; then samples."""
-        samples, pairs = self.samples, instance.num_vertices * instance.num_devices
+        samples, pairs = self.samples, instance.num_vertices * (instance.num_devices + BESIDES)
         if samples is None:
             samples = min(max(PAIRS // max(pairs, 1), FEWEST), MOST)
-        if not pairs:  # nothing to choose
+        if not instance.num_vertices:  # nothing to choose
             samples = 0
+        mine, lineages = self.config, min(max(samples // WORTH, 1), LINEAGES)
         for part in range(num_parts if samples else 1):
-            yield _Batch(GREEDY, self.config, 1, part)
-        mine = self.config
+            yield _Batch(GREEDY, mine, 1, part=part, turn=part % lineages)
         rule_selects = replace(mine, select=False) if mine.place else mine
         rule_places = replace(mine, place=False) if mine.select else mine
         kinds = (rule_selects, mine, rule_places)
         between = max(num_parts - 2, 0)  # the whole and one device, where there is but one choice
-        size = min(max(BATCH // max(pairs, 1), LEAST_BATCH), LARGEST_BATCH)
-        size = max(size, -(-samples // ROUNDS))
-        counts = [min(size, samples - at) for at in range(0, samples, size)]
-        for number, count in enumerate(counts):
-            if number * size >= max(FRESH * samples, FIRST):
-                turn, lots = divmod(number, len(BY_LOT))
-                by_lot = BY_LOT[lots] if self.config.place else None
-                yield _Batch(_at(turn), self.config, count, again=True, by_lot=by_lot)
-                continue
+        fresh = min(max(int(FRESH * samples), FIRST), samples)
+        for number, count in enumerate(_split(fresh, FRESH_BATCH)):
             turn, on_a_part = divmod(number, 2)
-            turn, kind = divmod(turn, len(kinds))
-            part = 0
-            if on_a_part and between:
-                part = 1 + (turn + number // 2) % between  # each in all kinds
-            yield _Batch(_at(turn), kinds[kind], count, part)
+            part = 1 + turn % between if on_a_part and between else 0
+            how = (_at(turn // len(kinds)), kinds[turn % len(kinds)], count)
+            yield _Batch(*how, part=part, turn=number % lineages)
+        size = min(max(BATCH // max(pairs, 1), LEAST_BATCH), LARGEST_BATCH)
+        counts = _split(samples - fresh, max(size, -(-samples // ROUNDS)))
+        stages = lineages.bit_length()  # half of them are given up, again and again
+        for turn, count in enumerate(counts):
+            by_lot = BY_LOT[turn % len(BY_LOT)] if mine.place else None
+            left = max(lineages >> (turn * stages // len(counts)), 1)
+            how = (_at(turn // len(BY_LOT)), mine, count)
+            yield _Batch(*how, turn=turn, again=True, by_lot=by_lot, lineages=left)
+
+
+def _parts(instance: Instance) -> list[IntArray]:
+    """The devices of the parts that are placed on: all, halves and islands by turns, and one."""
+    nested = nested_parts(instance)
+    known = {part.tobytes() for part in nested}
+    others = [part for part in islands(instance) if part.tobytes() not in known][:ISLANDS]
+    between = zip_longest(others, nested[1:-1])
+    mixed = [part for both in between for part in both if part is not None]
+    return [nested[0], *mixed, *nested[1:][-1:]]
+
+
+def _best(lineages: Sequence[Rethinking]) -> list[Rethinking]:
+    """Those that have come to something, the best first."""
+    return sorted((one for one in lineages if one.elites), key=lambda one: one.elites[0].cost)
+
+
+def _split(total: int, size: int) -> list[int]:
+    """So many in batches of one size but for the last."""
+    return [min(size, total - at) for at in range(0, total, size)]
 
 
 def _at(turn: int) -> Sampling:
@@ -221,9 +253,11 @@ class _Batch:
     sampling: Sampling
     config: PolicyConfig  # says who selects and who places
     count: int
+    turn: int = 0  # of a lineage
     part: int = 0  # of the machine
-    again: bool = False  # some vertices stay where they are in one of the best so far
+    again: bool = False  # some vertices stay where they are in one of the best of the lineage
     by_lot: float | None = None  # share of the others that go somewhere by lot; see `Rethinking`
+    lineages: int = LINEAGES  # that are gone on with
 
 
 class _Part:
