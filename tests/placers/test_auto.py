@@ -13,11 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import devices_for, graphs, topologies
 
+from doppler.assignment import Assignment
 from doppler.errors import ConfigError, Interrupted
 from doppler.graph import Graph, GraphBuilder
 from doppler.placers import ask, auto, is_optimal, lower_bounds, make_placer
 from doppler.placers.auto import AutoPlacer
 from doppler.placers.exact import ExactPlacer
+from doppler.placers.search import INSTANT
 from doppler.programs import random_dag
 from doppler.sim import SimConfig, Simulator, simulate
 from doppler.topology import preset
@@ -53,6 +55,30 @@ def test_auto_goes_on_where_a_member_fails(monkeypatch: pytest.MonkeyPatch) -> N
     result = placer.answer(graph, topology)
     assert {m.name: m.error for m in result.members}["enumerative"] == "not today"
     result.assignment.check(graph, topology)
+
+
+@pytest.mark.parametrize(("runs", "asked"), [(True, 5), (False, 13)])
+def test_auto_leaves_half_of_its_time_to_search(
+    monkeypatch: pytest.MonkeyPatch, runs: bool, asked: int
+) -> None:
+    """Each heuristic takes an eighth of the time, by this clock; without one that runs, all do."""
+    clock, names = [0.0], []
+
+    def ask(self: auto._Portfolio, placer: auto.Placer) -> None:
+        clock[0] += 0.125
+        names.append(placer.name)
+        devices = np.where(graph.is_input, -1, 0)
+        self.found.append(
+            auto._Found(auto.Member(placer.name, 1e9 if runs else inf, 0.1), Assignment(devices))
+        )
+
+    graph = random_dag(seed=4)
+    monkeypatch.setattr(auto, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(auto._Portfolio, "ask", ask)
+    monkeypatch.setattr(auto, "has_shipped_policy", lambda: False)
+    monkeypatch.setattr(auto._Portfolio, "search", lambda *_: None)
+    AutoPlacer(1.0).answer(graph, preset("p100x4"))
+    assert tuple(names) == (*auto.MEMORY_AWARE, *INSTANT)[:asked]
 
 
 @pytest.mark.parametrize(("memory_bytes", "asked"), [(inf, False), (16e9, True)])

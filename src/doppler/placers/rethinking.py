@@ -1,4 +1,4 @@
-"""Rethinking: which vertices a policy places again, and which of them together."""
+"""Rethinking: which vertices are placed again, which of them together, and which by lot."""
 
 from math import inf
 from typing import NamedTuple
@@ -42,10 +42,10 @@ class Rethinking:
     """The best assignments of an instance so far, and what to make of them.
 
     A policy may repeat its samples with most vertices told to stay where they are in one of the
-    best: large neighbourhood search, in which it is the policy that repairs. What it places again
-    are the vertices around one of them, a stretch of the order in which they were placed, or whole
-    groups that much is moved within. Each of these then goes to one device, that of the vertex of
-    it that comes first: what no policy does that sees but one vertex at a time.
+    best: large neighbourhood search, in which it is the policy that repairs, or the lot. What is
+    placed again are the vertices around one of them, a stretch of the order in which they were
+    placed, or whole groups that much is moved within. Each of these then goes to one device, that
+    of the vertex of it that comes first: what no policy does that sees but one vertex at a time.
     """
 
     def __init__(self, instance: Instance) -> None:
