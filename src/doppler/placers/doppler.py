@@ -38,12 +38,12 @@ BY_LOT = (0.0, 0.5, 1.0)  # share of what is placed again that goes somewhere by
 # In all samples, pairs of a vertex and a device: about a second. What a vertex takes besides, most
 # of it to simulate, is as much as with so many devices more.
 PAIRS, BESIDES = 40_000_000, 8
-FEWEST, MOST = 32, 16384  # samples, where that is what limits them
+FEWEST, MOST = 32, 24576  # samples, where that is what limits them
 FRESH, FIRST = 1 / 32, 48  # share of the samples, or so many, of which all vertices are placed
 FRESH_BATCH = 8  # of these at a time
 # Second thoughts at a time: so many pairs, but at least and at most so many; or more, so that there
 # are no more rounds than this.
-BATCH, LEAST_BATCH, LARGEST_BATCH, ROUNDS = 200_000, 8, 64, 128
+BATCH, LEAST_BATCH, LARGEST_BATCH, ROUNDS = 200_000, 8, 64, 192
 LINEAGES, WORTH = 4, 1024  # that do not mix, at most; samples from which one more pays
 ISLANDS = 4  # of the machine that are tried by themselves, at most
 MIN_SHARE = 4  # samples from which a thread of its own pays
@@ -141,7 +141,9 @@ class DopplerPlacer:
     ) -> tuple[IntArray, IntArray, FloatArray]:
         """(K, n) devices and orders of all assignments that were made, and their (K,) makespans.
 
-        The greedy one is the first. Ctrl-C ends it after those that were made.
+        The greedy one is the first. Second thoughts that are worse than the best few of their
+        lineage may have any makespan between those and their own. Ctrl-C ends it after those that
+        were made.
         """
         warm_up()
         began = monotonic()
