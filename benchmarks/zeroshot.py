@@ -383,9 +383,9 @@ def show(paths: list[Path]) -> None:
     results = read(paths) | best_known(paths)
     if table := by_case(results, "left-out"):
         show_left_out(table)
-    for name in ("families", "machines"):
-        if table := by_case(results, name):
-            show_unseen(name, table)
+    unseen = {name: by_case(results, name) for name in ("families", "machines")}
+    if any(unseen.values()):
+        show_unseen({name: table for name, table in unseen.items() if table})
     if any(name.startswith("time/") for name in results):
         show_time(results)
     if any(name.startswith("tuning/") for name in results):
@@ -416,9 +416,14 @@ def show_left_out(table: dict[str, list[Rows]]) -> None:
         print(f"| all of `{machine}` | | {means[0]} | | | {means[1]} | {means[2]} | |")
 
 
-def show_unseen(name: str, table: dict[str, list[Rows]]) -> None:
-    """The policy against search on families of split `test`, and where a heuristic is better."""
-    print(f"\n### Unseen {name}: above search\n")
+def together(tables: Iterable[list[Rows]]) -> list[Rows]:
+    """All rows of each seed."""
+    return [[row for rows in column for row in rows] for column in zip(*tables, strict=True)]
+
+
+def show_unseen(tables: dict[str, dict[str, list[Rows]]]) -> None:
+    """The policy against search on problems of split `test`, and where a heuristic is better."""
+    print(f"\n### Unseen {' and '.join(tables)}: above search\n")
     heads = (
         *("problems", "out of memory", "mean", "median", "95th percentile", "above the bound"),
         *("seconds", "untrained, mean", "95th percentile"),
@@ -426,9 +431,14 @@ def show_unseen(name: str, table: dict[str, list[Rows]]) -> None:
         *("beats list schedulers", "loses to one", "`auto` loses to one"),
     )
     print(f"| | {' | '.join(heads)} |\n|---|{'---|' * len(heads)}")
-    columns = zip(*table.values(), strict=True)
-    together = [[row for rows in column for row in rows] for column in columns]
-    for label, seeds in [*table.items(), ("all", together)]:
+    every = {name: together(table.values()) for name, table in tables.items()}
+    lines: dict[str, list[Rows]] = {}
+    for name, table in tables.items():
+        lines |= {f"`{label}`": seeds for label, seeds in table.items()}
+        lines[f"all {name}"] = every[name]
+    if len(every) > 1:
+        lines["all"] = together(every.values())
+    for label, seeds in lines.items():
         rows = [row for rows in seeds for row in rows]
         against = [(row["policy"] or inf, row["auto"] or inf, row["lists"] or inf) for row in rows]
         cells = [
@@ -444,11 +454,11 @@ def show_unseen(name: str, table: dict[str, list[Rows]]) -> None:
             share(policy > lists * (1 + ROUNDING) for policy, _, lists in against),
             share(auto > lists * (1 + ROUNDING) for _, auto, lists in against),
         ]
-        print(f"| `{label}` | {' | '.join(cells)} |")
+        print(f"| {label} | {' | '.join(cells)} |")
     for other in ("lists", "search"):
         print(f"\nWorst against `{other}`, with any of the policies:\n")
         worst: dict[str, float] = {}
-        for rows in (rows for seeds in table.values() for rows in seeds):
+        for rows in (rows for seeds in every.values() for rows in seeds):
             for row in rows:
                 key = f"`{row['graph']}` on `{row['topology']}`"
                 above = gaps([row], "policy", [other])
