@@ -112,7 +112,7 @@ class AutoPlacer:
         instant = _instant(portfolio.topology) if self.instant is None else self.instant
         enough = end - (1 - INSTANT_SHARE) * self.seconds
         for name in track(instant, "heuristics"):
-            if monotonic() > enough and portfolio.has_run() and not repeatable:
+            if monotonic() > enough and portfolio.found_one() and not repeatable:
                 break
             portfolio.ask(make_placer(name))
         if not portfolio.found:
@@ -155,7 +155,7 @@ class _Portfolio:
         """The first of the fastest."""
         return min(self.found, key=lambda found: found.member.makespan_s)
 
-    def has_run(self) -> bool:
+    def found_one(self) -> bool:
         """Whether there is something to go on with: an assignment that runs."""
         return bool(self.found) and isfinite(self.best().member.makespan_s)
 

@@ -8,7 +8,7 @@ from functools import cache, cached_property
 from itertools import zip_longest
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Union
 
 import numpy as np
 
@@ -294,9 +294,12 @@ class _Part:
 
         def work(i: int) -> _Made:
             rows = slice(ends[i], ends[i + 1])
-            how = (batch.config, batch.sampling, seeds[rows])
-            given: Any = {"forced": told.forced[rows], "orders": told.orders[rows]}
-            played = play(self.rollers[i], weights, *how, **given, record=False)
+            played = play(
+                *(self.rollers[i], weights, batch.config, batch.sampling, seeds[rows]),
+                forced=told.forced[rows],
+                orders=told.orders[rows],
+                record=False,
+            )
             devices = self.devices[played.devices]
             table, limit_s = self.whole.expand(devices), told.limit_s
             makespans = self.simulator.makespans(self.graph, table, threads=1, limit_s=limit_s)
