@@ -52,7 +52,8 @@ class AutoPlacer:
         instant: tuple[str, ...] | None = None,
         learned: DopplerPlacer | None = None,
     ) -> None:
-        """`instant` names heuristics to begin with; without them, all that are instant.
+        """`instant` names heuristics to begin with; without them, all that are instant. No more of
+        them are asked once half of the time is spent and something runs.
 
         `evaluations` bounds the search instead of seconds, so that runs repeat.
 
