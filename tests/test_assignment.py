@@ -73,7 +73,7 @@ BAD_DOCUMENTS = [
     ({"topology": None}, "`topology` must be text, not None"),
     ({"placer": []}, r"`placer` must be text, not \[\]"),
     ({"extra": 1}, "unknown key `extra`"),
-    ({"version": 2}, "`version` is 2"),
+    ({"version": 3}, "`version` is 3, this reader knows 1 and 2"),
     ({"format": "doppler-graph"}, "expected 'doppler-assignment'"),
 ]
 

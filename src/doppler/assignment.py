@@ -1,18 +1,25 @@
 """Assignment: a device for every vertex, and the order in which they were chosen."""
 
+import csv
 from dataclasses import dataclass
+from io import StringIO
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from doppler.arrays import IntArray, frozen, integers
+from doppler.arrays import IntArray, frozen, integers, reals
 from doppler.errors import AssignmentError, FormatError
-from doppler.files import check_header, check_keys, parse_json, read_text, to_json, write_text
+from doppler.files import check_header, check_keys, parse_json, read_text, source_name, to_json
 from doppler.graph.graph import Graph
 from doppler.topology.topology import Topology
+from doppler.writing import write_text
 
-FORMAT, VERSION = "doppler-assignment", 1
+FORMAT, VERSION = "doppler-assignment", 2
+CSV = ".csv"  # the ending of a plan for spreadsheets
+_TEXTS = ("graph", "topology", "placer", "problem")
+_NAMES = ("vertex_names", "device_names")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,6 +31,10 @@ class Assignment:
     placer: str = ""
     topology: str = ""  # name of the topology it was made for
     graph: str = ""  # digest of the graph it was made for
+    vertex_names: tuple[str, ...] = ()  # (V,) names of that graph's vertices, where known
+    device_names: tuple[str, ...] = ()  # (D,) names of that topology's devices, where known
+    bound_s: float = 0.0  # the best lower bound that its placer proved; 0 where it proved none
+    problem: str = ""  # digest of the graph, topology and costs that it proved it for
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "devices", _whole_numbers(self.devices, "devices"))
@@ -42,9 +53,31 @@ class Assignment:
     def __hash__(self) -> int:
         return hash(self.devices.tobytes())
 
+    def by_name(
+        self, graph: Graph | None = None, topology: Topology | None = None
+    ) -> dict[str, str]:
+        """The name of the device of each vertex, by the vertex's name; inputs have none.
+
+        Without a graph or a topology, the names are those that the assignment was made with.
+        """
+        vertices = self.vertex_names if graph is None else graph.vertex_names
+        devices = self.device_names
+        if topology is not None:
+            devices = tuple(device.name for device in topology.devices)
+        if graph is not None and topology is not None:
+            self.check(graph, topology)
+        elif len(vertices) != len(self.devices) or self.devices.max(initial=-1) >= len(devices):
+            raise AssignmentError(
+                "the assignment does not know the names of its vertices and devices",
+                hint="give its graph and its topology: assignment.by_name(graph, topology)",
+            )
+        rows = zip(vertices, self.devices.tolist(), strict=True)
+        return {vertex: devices[device] for vertex, device in rows if device >= 0}
+
     def check(self, graph: Graph, topology: Topology) -> None:
         """Raise an `AssignmentError` unless this fits the graph and the topology."""
-        if self.graph and self.graph != graph.digest():
+        other = bool(self.graph) and self.graph != graph.digest()
+        if other or (self.vertex_names and self.vertex_names != graph.vertex_names):
             raise AssignmentError(
                 f"the assignment was made for another graph than `{graph.name}`",
                 hint="place this graph again",
@@ -52,6 +85,26 @@ class Assignment:
         check_devices(graph, topology.num_devices, self.devices)
         if self.order is not None:
             _check_order(graph, self.order)
+
+
+def assignment_for(
+    graph: Graph,
+    topology: Topology,
+    devices: IntArray,
+    *,
+    order: IntArray | None = None,
+    placer: str = "",
+) -> Assignment:
+    """An Assignment of (V,) `devices` that knows for what it was made, by digest and by names."""
+    return Assignment(
+        devices=devices,
+        order=order,
+        placer=placer,
+        topology=topology.name,
+        graph=graph.digest(),
+        vertex_names=graph.vertex_names,
+        device_names=tuple(device.name for device in topology.devices),
+    )
 
 
 def _whole_numbers(values: Any, column: str) -> IntArray:
@@ -94,25 +147,61 @@ def _check_order(graph: Graph, order: IntArray) -> None:
 
 def read_assignment(path: str | Path) -> Assignment:
     """The assignment in a `doppler-assignment` file."""
-    path = Path(path)
-    source = f"`{path}`"
-    document = parse_json(read_text(path), source)
-    check_header(document, format_name=FORMAT, version=VERSION, source=source)
+    if Path(path).suffix == CSV:
+        raise FormatError(
+            f"{source_name(path)} is a plan for people and spreadsheets, which is not read again",
+            hint="keep the assignment as a .json file beside it",
+        )
+    return assignment_from_json(read_text(path), source_name(path))
+
+
+def assignment_from_json(text: str, source: str) -> Assignment:
+    """The assignment in a JSON text; `source` is what errors call it."""
+    document = parse_json(text, source)
+    check_header(document, format_name=FORMAT, version=(1, VERSION), source=source)
+    first = document["version"] == 1
     check_keys(
         document,
         required=("format", "version", "devices"),
-        optional=("graph", "topology", "placer", "order"),
+        optional=(*_TEXTS[:3], "order", *(() if first else (*_NAMES, "problem", "lower_bound_s"))),
         source=source,
     )
-    texts = {key: document.get(key, "") for key in ("graph", "topology", "placer")}
+    texts = {key: document.get(key, "") for key in _TEXTS}
     for key, value in texts.items():
         if not isinstance(value, str):
             raise FormatError(f"{source}: `{key}` must be text, not {value!r}")
+    devices = _device_column(document["devices"], source)
+    names = {key: _name_column(document.get(key, []), f"{source}: `{key}`") for key in _NAMES}
+    if names["vertex_names"] and len(names["vertex_names"]) != len(devices):
+        raise FormatError(
+            f"{source} has {len(names['vertex_names'])} vertex_names, but {len(devices)} devices"
+        )
+    if names["device_names"] and devices.max(initial=-1) >= len(names["device_names"]):
+        raise FormatError(
+            f"{source}: `devices` holds {devices.max()}, but there are "
+            f"{len(names['device_names'])} device_names"
+        )
     return Assignment(
-        devices=_device_column(document["devices"], source),
+        devices=devices,
         order=_order_column(document.get("order"), source),
+        bound_s=_bound(document.get("lower_bound_s", 0.0), source),
+        vertex_names=names["vertex_names"],
+        device_names=names["device_names"],
         **texts,
     )
+
+
+def _name_column(values: Any, source: str) -> tuple[str, ...]:
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise FormatError(f"{source} must be a list of texts")
+    return tuple(values)
+
+
+def _bound(value: Any, source: str) -> float:
+    number = reals([value])
+    if number is None or not isfinite(number[0]) or number[0] < 0:
+        raise FormatError(f"{source}: `lower_bound_s` must be a finite number ≥ 0, not {value!r}")
+    return float(number[0])
 
 
 def _device_column(values: Any, source: str) -> IntArray:
@@ -139,16 +228,37 @@ def _order_column(values: Any, source: str) -> IntArray | None:
     return order
 
 
-def write_assignment(assignment: Assignment, path: str | Path) -> None:
-    """Write a `doppler-assignment` file."""
-    write_text(Path(path), to_json(assignment_document(assignment)))
+def write_assignment(assignment: Assignment, path: str | Path, *, force: bool = False) -> None:
+    """Write a `doppler-assignment` file; over a file of another kind only with `force`.
+
+    A path that ends in `.csv` gets a table of vertices and devices by name, for other programs.
+    """
+    kind = output_kind(path)
+    text = _csv(assignment) if kind == "csv" else to_json(assignment_document(assignment))
+    write_text(path, text, kind=kind, force=force)
+
+
+def output_kind(path: str | Path) -> str:
+    """What `write_assignment` writes to a path: the `kind` that `check_output` takes."""
+    return "csv" if Path(path).suffix == CSV else FORMAT
+
+
+def _csv(assignment: Assignment) -> str:
+    """A line for each vertex that has a device, in the order of the graph."""
+    text = StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(("vertex", "device", "device_number"))
+    number = dict(zip(assignment.vertex_names, assignment.devices.tolist(), strict=False))
+    rows.writerows((v, device, number[v]) for v, device in assignment.by_name().items())
+    return text.getvalue()
 
 
 def assignment_document(assignment: Assignment) -> dict[str, Any]:
     """The JSON object of an assignment."""
     document: dict[str, Any] = {"format": FORMAT, "version": VERSION}
-    texts = {key: getattr(assignment, key) for key in ("graph", "topology", "placer")}
-    document |= {key: value for key, value in texts.items() if value}
+    document |= {key: getattr(assignment, key) for key in _TEXTS if getattr(assignment, key)}
+    document |= {"lower_bound_s": assignment.bound_s} if assignment.bound_s else {}
+    document |= {key: list(getattr(assignment, key)) for key in _NAMES if getattr(assignment, key)}
     document["devices"] = [None if d < 0 else d for d in assignment.devices.tolist()]
     if assignment.order is not None:
         document["order"] = assignment.order.tolist()

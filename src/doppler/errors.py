@@ -3,6 +3,7 @@
 ```text
 DopplerError
 ├── FormatError        (ValueError)    a file that cannot be read as what it should be
+├── OutputError        (OSError)       a file that cannot, or must not, be written
 ├── GraphError         (ValueError)    a dataflow graph that is not one
 ├── ProgramError       (ValueError)    a tensor program whose shapes or dtypes do not fit
 ├── ShardingError      (ValueError)    a cut of a program that cannot be made
@@ -38,6 +39,10 @@ class DopplerError(Exception):
 
 class FormatError(DopplerError, ValueError):
     """A file that cannot be read as what it should be."""
+
+
+class OutputError(DopplerError, OSError):
+    """A file that cannot, or must not, be written."""
 
 
 class GraphError(DopplerError, ValueError):

@@ -1,64 +1,71 @@
-"""Reading and writing files: bounded and decoded on the way in, atomic on the way out."""
+"""Reading files: bounded, decoded, and each read once, so that a pipe will do."""
 
-import contextlib
 import json
-import os
 import re
-import tempfile
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from doppler.errors import FormatError
+from doppler.text import json_visible
+
+STANDARD_STREAM = "-"  # as a path: the standard input, or the standard output
 
 MAX_BYTES = 1 << 29  # a graph of 10^6 vertices takes about 150 MB
 SNIFF_BYTES = 1 << 16
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # halves of pairs parse, but are not text
 
 
-def read_text(path: Path) -> str:
-    """The text of a file; `FormatError` where it is missing, huge, binary or not UTF-8."""
-    with opened(path) as file:
-        data = file.read(MAX_BYTES + 1)
-    if len(data) > MAX_BYTES:
-        raise FormatError(
-            f"`{path}` is larger than {MAX_BYTES >> 20} MiB",
-            hint="is this the right file? no graph, topology or trace is that large",
-        )
+def source_name(path: str | Path) -> str:
+    """What errors call a file."""
+    return "the standard input" if str(path) == STANDARD_STREAM else f"`{path}`"
+
+
+def is_pipe(path: str | Path) -> bool:
+    """Whether a path is `-` or a FIFO, such as `<(…)` in a shell: what can be read only once."""
+    return str(path) == STANDARD_STREAM or Path(path).is_fifo()
+
+
+def read_text(path: str | Path) -> str:
+    """The text of a file; `FormatError` where it is missing, huge, empty, binary or not UTF-8."""
+    return decoded(read_bytes(path), path)
+
+
+def decoded(data: bytes, path: str | Path) -> str:
+    """The text of the bytes of a file; `FormatError` where it is empty, binary or not UTF-8."""
+    source = source_name(path)
     if not data.strip():
-        raise FormatError(f"`{path}` is empty")
-    return decode(data, path)
-
-
-def read_head(path: Path) -> str:
-    """The first 64 KiB of a file as text, to tell its format by."""
-    with opened(path) as file:
-        data = file.read(SNIFF_BYTES)
-    return decode(data, path, partial=len(data) == SNIFF_BYTES)
-
-
-def decode(data: bytes, path: Path, *, partial: bool = False) -> str:
-    """The UTF-8 text of `data`; a character cut at the end is forgiven when `partial`."""
+        twice = "is it named twice?" if str(path) == STANDARD_STREAM else None
+        raise FormatError(f"{source} is empty", hint=twice)
     if b"\0" in data[:SNIFF_BYTES]:
-        raise FormatError(f"`{path}` is a binary file")
+        raise FormatError(f"{source} is a binary file")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        if partial and error.end >= len(data) - 3:
-            return data[: error.start].decode("utf-8-sig")
-        raise FormatError(f"`{path}` is not UTF-8 text (byte {error.start})") from None
+        raise FormatError(f"{source} is not UTF-8 text (byte {error.start})") from None
 
 
-@contextlib.contextmanager
-def opened(path: Path) -> Iterator[IO[bytes]]:
-    """An open file, or a `FormatError` that says why there is none."""
+def read_bytes(path: str | Path) -> bytes:
+    """The bytes of a file, or of the standard input for `-`; a `FormatError` that says why not."""
+    source = source_name(path)
     try:
-        with path.open("rb") as file:
-            yield file
+        if str(path) == STANDARD_STREAM:
+            data = sys.stdin.buffer.read(MAX_BYTES + 1)
+        else:
+            with Path(path).open("rb") as file:
+                data = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
-        raise FormatError(f"no file `{path}`", hint="check the path") from None
-    except OSError as error:
-        raise FormatError(f"cannot read `{path}`: {error.strerror}") from None
+        raise FormatError(f"no file {source}", hint="check the path") from None
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise FormatError(f"cannot read {source}: {why}") from None
+    if len(data) > MAX_BYTES:
+        raise FormatError(
+            f"{source} is larger than {MAX_BYTES >> 20} MiB",
+            hint="is this the right file? no graph, topology or trace is that large",
+        )
+    return data
 
 
 def parse_json(text: str, source: str) -> Any:
@@ -68,9 +75,7 @@ def parse_json(text: str, source: str) -> Any:
         if _SURROGATE.search(text):
             json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise FormatError(
-            f"{source} is not valid JSON: half of a surrogate pair, such as \\ud800"
-        ) from None
+        raise FormatError(f"{source} is not valid JSON: half of a surrogate pair") from None
     except json.JSONDecodeError as error:
         raise FormatError(
             f"{source} is not valid JSON: {error.msg} (line {error.lineno}, column {error.colno})",
@@ -81,17 +86,22 @@ def parse_json(text: str, source: str) -> Any:
     return value
 
 
-def check_header(document: Any, *, format_name: str, version: int, source: str) -> None:
-    """Raise unless `document` is an object of this format and version."""
+def check_header(
+    document: Any, *, format_name: str, version: int | tuple[int, ...], source: str
+) -> None:
+    """Raise unless `document` is an object of this format and version, or one of these."""
+    versions = version if isinstance(version, tuple) else (version,)
     if not isinstance(document, dict):
         raise FormatError(f"{source} holds a JSON {type(document).__name__}, not an object")
     if document.get("format") != format_name:
         raise FormatError(
             f"{source}: `format` is {document.get('format')!r}, expected {format_name!r}"
         )
-    if document.get("version") != version or isinstance(document.get("version"), bool):
+    found = document.get("version")
+    if type(found) is not int or found not in versions:
+        known = " and ".join(map(str, versions))
         raise FormatError(
-            f"{source}: `version` is {document.get('version')!r}, this reader knows {version}",
+            f"{source}: `version` is {found!r}, this reader knows {known}",
             hint="a newer version of doppler may have written it",
         )
 
@@ -111,34 +121,6 @@ def check_keys(
             raise FormatError(f"{source}: key `{key}` is missing")
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a text file whole or not at all."""
-    write_bytes(path, text.encode("utf-8"))
-
-
-def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all: to a temporary name first, then renamed."""
-    try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    except OSError as error:
-        raise FormatError(
-            f"cannot write `{path}`: {error.strerror}",
-            hint="does the folder exist, and may you write there?",
-        ) from None
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(temporary).chmod(0o666 & ~umask)
-        Path(temporary).replace(path)
-    except BaseException as error:
-        Path(temporary).unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise FormatError(f"cannot write `{path}`: {error.strerror}") from None
-        raise
-
-
 def to_json(document: Mapping[str, Any]) -> str:
     """JSON text with one line per entry of the two outer levels: columns stay readable."""
     lines = []
@@ -151,7 +133,7 @@ def to_json(document: Mapping[str, Any]) -> str:
             lines.append(f"{json.dumps(key)}: [\n  {rows}]")
         else:
             lines.append(f"{json.dumps(key)}: {_compact(value)}")
-    return "{" + ",\n ".join(lines) + "}\n"
+    return json_visible("{" + ",\n ".join(lines) + "}\n")
 
 
 def _compact(value: Any) -> str:

@@ -10,10 +10,11 @@ import numpy as np
 
 from doppler.arrays import BoolArray, FloatArray, IntArray, frozen, integers, plain, reals
 from doppler.errors import FormatError
-from doppler.files import check_header, check_keys, parse_json, read_text, to_json, write_text
+from doppler.files import check_header, check_keys, parse_json, read_text, source_name, to_json
 from doppler.graph.graph import Graph
 from doppler.tasks import Tasks
 from doppler.topology.topology import Topology
+from doppler.writing import write_text
 
 FORMAT, VERSION = "doppler-trace", 1
 SAME_DEVICE, SAME_GROUP, ACROSS_GROUPS = "same-device", "same-group", "across-groups"
@@ -271,9 +272,9 @@ _INTEGERS = ("vertex", "tensor", "source", "device", "link", "after")
 _REALS = ("moved_bytes", "ready_s", "begin_s", "end_s")
 
 
-def write_trace(trace: Trace, path: str | Path) -> None:
-    """Write a `doppler-trace` file."""
-    write_text(Path(path), trace_to_json(trace))
+def write_trace(trace: Trace, path: str | Path, *, force: bool = False) -> None:
+    """Write a `doppler-trace` file; over a file of another kind only with `force`."""
+    write_text(path, trace_to_json(trace), kind=FORMAT, force=force)
 
 
 def trace_to_json(trace: Trace) -> str:
@@ -297,9 +298,12 @@ def trace_to_json(trace: Trace) -> str:
 
 def read_trace(path: str | Path) -> Trace:
     """The trace in a `doppler-trace` file."""
-    path = Path(path)
-    source = f"`{path}`"
-    document = parse_json(read_text(path), source)
+    return trace_from_json(read_text(path), source_name(path))
+
+
+def trace_from_json(text: str, source: str) -> Trace:
+    """The trace in a JSON text; `source` is what errors call it."""
+    document = parse_json(text, source)
     check_header(document, format_name=FORMAT, version=VERSION, source=source)
     texts, tables = ("graph", "topology", "placer"), ("devices", "links", "vertices", "tasks")
     required = ("format", "version", "makespan_s", "local_bytes", *texts, *tables)

@@ -13,7 +13,7 @@ from doppler.assignment import Assignment
 from doppler.cost import DefaultCostModel
 from doppler.errors import ConfigError, EngineError, MissingExtraError, OutOfMemoryError
 from doppler.executor import Executor
-from doppler.files import to_json, write_text
+from doppler.files import to_json
 from doppler.graph.graph import Graph
 from doppler.placers.registry import make_placer
 from doppler.placers.search import INSTANT, SearchConfig, search, warm_up
@@ -21,6 +21,7 @@ from doppler.progress import report
 from doppler.sim.config import SimConfig
 from doppler.sim.simulator import Simulator
 from doppler.topology.topology import Topology
+from doppler.writing import write_text
 
 if TYPE_CHECKING:
     from doppler.engine.calibration import Measured, Refined
@@ -347,9 +348,9 @@ def validation_document(validation: Validation) -> dict[str, Any]:
     return document
 
 
-def write_validation(validation: Validation, path: str | Path) -> None:
-    """Write a validation as JSON."""
-    write_text(Path(path), to_json(validation_document(validation)))
+def write_validation(validation: Validation, path: str | Path, *, force: bool = False) -> None:
+    """Write a validation as JSON; over a file of another kind only with `force`."""
+    write_text(path, to_json(validation_document(validation)), kind=FORMAT, force=force)
 
 
 def _or_none(value: float) -> float | None:

@@ -104,9 +104,6 @@ def test_names_that_are_none(dop: Dop, files: Path) -> None:
     assert_refused(dop(*arguments, "--slowdown", "1,x"), "--slowdown is `1,x`")
     assert_refused(dop(*arguments, "--slowdown", "1,2"), "has 2 factors")
     assert_refused(dop(*arguments, "--strategy", "order"), "needs an assignment with an order")
-    assert_refused(
-        dop("simulate", "graph.json", "assignment.json"), "no topology", "hint: add --topology"
-    )
 
 
 @pytest.mark.parametrize(

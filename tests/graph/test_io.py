@@ -6,7 +6,7 @@ import strategies
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from doppler.errors import DopplerError, FormatError, GraphError
+from doppler.errors import DopplerError, FormatError, GraphError, OutputError
 from doppler.graph import (
     Kernel,
     build_graph,
@@ -216,7 +216,7 @@ def test_a_bad_document_is_named_with_its_key(tmp_path, change, message):
 def test_an_unwritable_place_is_named_and_left_as_it_was(tmp_path, spot):
     (tmp_path / "file").touch()
     (tmp_path / "folder").mkdir()
-    with pytest.raises(FormatError, match=f"cannot write `{tmp_path / spot}`"):
+    with pytest.raises(OutputError, match=f"cannot write `{tmp_path / spot}`"):
         write_graph(graph_from_json(FFNN), tmp_path / spot)
     assert sorted(p.name for p in tmp_path.rglob("*")) == ["file", "folder"]
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from doppler.cli.options import DEFAULT_TOPOLOGY, AsJson, GraphFile, Seed, TopologyName
+from doppler.cli.options import MAX_REPEATS, AsJson, GraphFile, Probe, Seed, TopologyName
 from doppler.cli.output import (
     amount,
     percent,
@@ -25,17 +25,19 @@ if TYPE_CHECKING:
 
 def compare(
     graph_file: GraphFile,
-    topology_name: TopologyName = DEFAULT_TOPOLOGY,
+    topology_name: TopologyName = None,
     placers: Annotated[
         str, typer.Option("--placers", metavar="A,B,…", help="Placers to compare; all if left out.")
     ] = "",
-    seeds: Annotated[int, typer.Option(min=1, help="Draws of the noise.")] = 10,
+    seeds: Annotated[int, typer.Option(min=1, max=MAX_REPEATS, help="Draws of the noise.")] = 10,
     noise: Annotated[
         float, typer.Option(min=0.0, max=10.0, help="Sigma of the noise on execs and transfers.")
     ] = 0.05,
     budget: Annotated[
-        float, typer.Option(min=0.01, metavar="SECONDS", help="For each placer that searches.")
+        float,
+        typer.Option(min=0.01, max=1e6, metavar="SECONDS", help="For each placer that searches."),
     ] = 10.0,
+    probe: Probe = False,
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -46,20 +48,21 @@ def compare(
 
     Example: dop compare graph.json --topology p100x4 --budget 5
     """
+    from doppler.cli.machines import find_topology
     from doppler.formats import load_graph
     from doppler.placers import make_placer, placer_names
     from doppler.placers.comparison import CompareConfig, ranked
     from doppler.placers.comparison import compare as compare_placers
     from doppler.progress import report
     from doppler.sim import Noise
-    from doppler.topology import load_topology
 
     names = [name.strip() for name in placers.split(",") if name.strip()] or placer_names()
     if len(set(names)) < len(names):
         raise ConfigError("a placer is named twice")
     for name in names:
         make_placer(name)
-    topology, graph = load_topology(topology_name), load_graph(graph_file)
+    graph = load_graph(graph_file)
+    topology = find_topology(topology_name, graph, probe_again=probe)
     config = CompareConfig(seeds=seeds, noise=Noise(noise, noise), budget_s=budget, seed=seed)
     rows = []
     with showing_progress():

@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
-from doppler.cli.options import DEFAULT_TOPOLOGY, AsJson, Seed, TopologyName
+from doppler.cli.machines import DEFAULT, find_topology
+from doppler.cli.options import AsJson, Probe, Seed, TopologyName
 from doppler.cli.output import (
     amount,
     percent,
@@ -22,7 +23,10 @@ PLACERS = ("single", "random", "round-robin", "critical-path", "doppler")
 
 
 def demo(
-    topology_name: TopologyName = DEFAULT_TOPOLOGY, seed: Seed = 0, as_json: AsJson = False
+    topology_name: TopologyName = DEFAULT,
+    probe: Probe = False,
+    seed: Seed = 0,
+    as_json: AsJson = False,
 ) -> None:
     """Place a Llama transformer block five ways, simulate each, and draw the best.
 
@@ -31,9 +35,8 @@ def demo(
     from doppler.cli.timeline import timeline
     from doppler.programs import llama_block
     from doppler.sharding import shard
-    from doppler.topology import load_topology
 
-    topology = load_topology(topology_name)
+    topology = find_topology(topology_name, probe_again=probe)
     parts = 1 << (topology.num_devices.bit_length() - 1)  # a power of two, at most one each
     graph = shard(llama_block(), parts)
     with showing_progress():
@@ -59,7 +62,8 @@ def demo(
         )
     out.print(shown)
     out.print(f"lower bound {seconds(rows[0]['lower_bound_s'])}: no assignment can be faster")
-    out.print(f"\n{best.placer}, simulated (run: computing, in: tensors arriving):")
+    out.print()
+    out.print(f"{best.placer}, simulated (run: computing, in: tensors arriving):")
     out.print(timeline(best, out.width))
 
 
@@ -67,12 +71,11 @@ def _compare(
     graph: "Graph", topology: "Topology", seed: int
 ) -> tuple[list[dict[str, Any]], "Trace"]:
     """A row per placer, best first, and the best one's trace."""
-    from time import perf_counter
-
     from doppler.placers import gap, lower_bounds, make_placer
     from doppler.placers.doppler import warm_up
     from doppler.progress import track
     from doppler.sim import Simulator
+    from doppler.timing import stopwatch
 
     simulator = Simulator(topology)
     bound = lower_bounds(graph, topology).best_s
@@ -80,9 +83,9 @@ def _compare(
     traces = []
     warm_up()
     for name in track(PLACERS, "placing"):
-        began = perf_counter()
+        watch = stopwatch()
         assignment = make_placer(name).place(graph, topology, seed=seed)
-        took = perf_counter() - began
+        took = watch()
         trace = simulator.run(graph, assignment, seed)
         traces.append(trace)
         rows.append(

@@ -5,9 +5,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from doppler.cli.options import AsJson, GraphFile, Seed
+from doppler.cli.options import (
+    MAX_REPEATS,
+    AsJson,
+    AssignmentFile,
+    Force,
+    GraphFile,
+    Probe,
+    Seed,
+    Strategy,
+    TopologyName,
+)
 from doppler.cli.output import (
     amount,
+    announce,
     note,
     percent,
     print_json,
@@ -16,8 +27,11 @@ from doppler.cli.output import (
     spread,
     stdout,
     table,
+    take_stdout,
 )
 from doppler.errors import ConfigError, DopplerError, FormatError
+
+ARRAYS = "npz"  # the kind of file that inputs and outputs are in
 
 if TYPE_CHECKING:
     from doppler.assignment import Assignment
@@ -28,31 +42,23 @@ if TYPE_CHECKING:
 
 def execute(
     graph_file: GraphFile,
-    assignment_file: Annotated[Path, typer.Argument(metavar="ASSIGNMENT", help="Assignment file.")],
-    topology_name: Annotated[
-        str | None,
-        typer.Option(
-            "--topology",
-            "-t",
-            metavar="NAME|FILE",
-            help="A topology's name or file; the one the assignment was made for if left out.",
-        ),
-    ] = None,
+    assignment_file: AssignmentFile,
+    topology_name: TopologyName = None,
     backend: Annotated[
         str, typer.Option(metavar="cpu|cuda|null", help="What the devices are; null: nothing runs.")
     ] = "cpu",
-    repeat: Annotated[int, typer.Option(min=1, help="Runs to measure.")] = 10,
-    warm_up: Annotated[int, typer.Option(min=0, help="Runs before those, not measured.")] = 1,
-    strategy: Annotated[
-        str, typer.Option(metavar="NAME", help="ChooseTask: from `dop list strategies`.")
-    ] = "fifo",
+    repeat: Annotated[int, typer.Option(min=1, max=MAX_REPEATS, help="Runs to measure.")] = 10,
+    warm_up: Annotated[
+        int, typer.Option(min=0, max=MAX_REPEATS, help="Runs before those, not measured.")
+    ] = 1,
+    strategy: Strategy = "fifo",
     bulk_synchronous: Annotated[
         bool, typer.Option("--bulk-synchronous", help="Put a barrier after every level.")
     ] = False,
     limit_memory: Annotated[bool, typer.Option(help="Make tasks wait for device memory.")] = True,
     timeout: Annotated[
         float,
-        typer.Option(metavar="SECONDS", help="Give up when no task has ended for so long."),
+        typer.Option(metavar="SECONDS", help="Give up when no task has ended for this long."),
     ] = 60.0,
     inputs: Annotated[
         Path | None,
@@ -63,8 +69,12 @@ def execute(
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Trace file to write (of the median run)."),
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Trace file to write (of the median run)."
+        ),
     ] = None,
+    force: Force = False,
+    probe: Probe = False,
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -76,11 +86,16 @@ def execute(
     Example: dop execute graph.json assignment.json --topology cpu2 --backend cpu -o trace.json
     """
     from doppler.assignment import read_assignment
+    from doppler.cli.machines import find_topology
     from doppler.engine.engine import Engine, EngineConfig
     from doppler.formats import load_graph
-    from doppler.topology import load_topology
-    from doppler.trace import write_trace
+    from doppler.trace import FORMAT, write_trace
+    from doppler.writing import check_output
 
+    take_stdout(output, outputs, as_json=as_json)
+    sources = (graph_file, assignment_file, topology_name, inputs)
+    check_output(output, kind=FORMAT, inputs=sources, force=force)
+    check_output(outputs, kind=ARRAYS, inputs=sources, force=force)
     config = EngineConfig(
         strategy=strategy,
         synchronous=bulk_synchronous,
@@ -88,10 +103,8 @@ def execute(
         timeout_s=timeout,
     )
     assignment = read_assignment(assignment_file)
-    name = topology_name or assignment.topology
-    if not name:
-        raise ConfigError("no topology is given", hint="add --topology, such as cpu2")
-    topology, graph = load_topology(name), load_graph(graph_file)
+    graph = load_graph(graph_file)
+    topology = find_topology(topology_name, graph, assignment, probe_again=probe)
     assignment.check(graph, topology)
     given = None if inputs is None else read_arrays(inputs)
     with Engine(topology, backend, config) as engine, showing_progress():
@@ -102,16 +115,14 @@ def execute(
             graph, assignment, given, repeats=repeat, warm_up=warm_up, seed=seed
         )
     if output:
-        write_trace(result.trace, output)
+        write_trace(result.trace, output, force=force)
     if outputs:
-        write_arrays(result.outputs, outputs)
+        write_arrays(result.outputs, outputs, force=force)
     if as_json:
         print_json(_summary(result, predicted, backend, output))
         return
     _print_summary(result, predicted)
-    for path in (output, outputs):
-        if path:
-            stdout().print(f"wrote {path}")
+    announce(output, outputs)
 
 
 def _predict(
@@ -143,7 +154,7 @@ def _summary(
         "spread_s": result.spread_s,
         "makespans_s": result.makespans_s.tolist(),
         "predicted_s": predicted,
-        "difference": _difference(result, predicted),
+        "error": _error(result, predicted),
         "utilization": trace.utilization().tolist(),
         "idle_s": trace.idle_s().tolist(),
         "link_utilization": trace.link_utilization().tolist(),
@@ -159,18 +170,20 @@ def _summary(
     }
 
 
-def _difference(result: "Execution", predicted: float | None) -> float | None:
-    """How much longer the runs took than predicted, as a share of the prediction."""
-    return result.mean_s / predicted - 1 if predicted else None
+def _error(result: "Execution", predicted: float | None) -> float | None:
+    """How far the prediction is above what was measured, as `dop validate` has it."""
+    if predicted is None or not result.mean_s:
+        return None
+    return predicted / result.mean_s - 1
 
 
 def _print_summary(result: "Execution", predicted: float | None) -> None:
     from doppler.cli.timeline import timeline
 
     out, trace = stdout(), result.trace
-    expected, difference = "", _difference(result, predicted)
-    if predicted is not None and difference is not None:
-        expected = f"; predicted {seconds(predicted)} ({100 * difference:+.1f} %)"
+    expected, error = "", _error(result, predicted)
+    if predicted is not None and error is not None:
+        expected = f"; predicted {seconds(predicted)} ({100 * error:+.1f} % off)"
     runs = len(result.makespans_s)
     took = spread(result.mean_s, result.spread_s)
     out.print(f"makespan {took} over {runs} {'run' if runs == 1 else 'runs'}{expected}")
@@ -182,41 +195,42 @@ def _print_summary(result: "Execution", predicted: float | None) -> None:
     out.print(devices)
     by_class = ", ".join(f"{amount(v, 'B')} {k}" for k, v in trace.bytes_by_class().items())
     out.print(f"read: {by_class}; transfers overlap compute {percent(trace.overlap())}")
-    out.print("\nthe median run (run: computing, in: tensors arriving):")
+    out.print()
+    out.print("the median run (run: computing, in: tensors arriving):")
     out.print(timeline(trace, out.width))
 
 
 def read_arrays(path: Path) -> dict[str, Any]:
     """The arrays in an .npz file, by name."""
+    from io import BytesIO
     from zipfile import BadZipFile
 
     import numpy as np
 
-    from doppler.files import opened
+    from doppler.files import read_bytes, source_name
 
-    with opened(path) as file:
-        try:
-            arrays = np.load(file, allow_pickle=False)
-            return dict(arrays.items())
-        except (AttributeError, BadZipFile, EOFError, ValueError):
-            raise FormatError(
-                f"`{path}` is not an .npz file of arrays",
-                hint="write one with numpy.savez, an array for each input",
-            ) from None
+    try:
+        arrays = np.load(BytesIO(read_bytes(path)), allow_pickle=False)
+        return dict(arrays.items())
+    except (AttributeError, BadZipFile, EOFError, OSError, SyntaxError, TypeError, ValueError):
+        raise FormatError(
+            f"{source_name(path)} is not an .npz file of arrays",
+            hint="write one with numpy.savez, an array for each input",
+        ) from None
 
 
-def write_arrays(arrays: dict[str, Any], path: Path) -> None:
+def write_arrays(arrays: dict[str, Any], path: Path, *, force: bool = False) -> None:
     """Write arrays by name to an .npz file, whole or not at all."""
     from io import BytesIO
     from zipfile import ZipFile
 
     from numpy.lib.format import write_array
 
-    from doppler.files import write_bytes
+    from doppler.writing import write_bytes
 
     data = BytesIO()
     with ZipFile(data, "w") as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 write_array(member, array, allow_pickle=False)
-    write_bytes(path, data.getvalue())
+    write_bytes(path, data.getvalue(), kind=ARRAYS, force=force)

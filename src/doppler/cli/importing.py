@@ -5,19 +5,20 @@ from typing import Annotated
 
 import typer
 
-from doppler.cli.options import AsJson
-from doppler.cli.output import print_json, stdout
+from doppler.cli.options import AsJson, Force, GraphOutput
+from doppler.cli.output import print_json, stdout, take_stdout
 
 
 def import_graph(
-    file: Annotated[Path, typer.Argument(help="The file to read.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Graph file to write.")],
+    file: Annotated[Path, typer.Argument(help="The file to read; - for the standard input.")],
+    output: GraphOutput,
     format_name: Annotated[
         str | None,
         typer.Option(
             "--format", metavar="NAME", help="From `dop list formats`; told by content if left out."
         ),
     ] = None,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Read a graph in any known format and write it as a graph file.
@@ -26,9 +27,13 @@ def import_graph(
     """
     from doppler.formats import load_graph
     from doppler.graph import write_graph
+    from doppler.graph.io import FORMAT
+    from doppler.writing import check_output
 
+    take_stdout(output, as_json=as_json)
+    check_output(output, kind=FORMAT, inputs=(file,), force=force)
     graph = load_graph(file, format_name=format_name)
-    write_graph(graph, output)
+    write_graph(graph, output, force=force)
     inputs = int(graph.is_input.sum())
     if as_json:
         print_json(

@@ -36,8 +36,7 @@ def list_names(
     if as_json:
         print_json([{"name": name, "description": text} for name, text in rows])
         return
-    shown = table("name", "")
-    shown.columns[1].justify = "left"
+    shown = table("name", "", left=2)
     for name, text in rows:
         shown.add_row(name, text)
     stdout().print(shown)

@@ -1,59 +1,158 @@
-"""What commands print: data on stdout, everything else on stderr."""
+"""What commands print: data on stdout, everything else on stderr.
+
+Everything that is printed passes through `doppler.text.visible` here, so that no name in a file can
+write to a terminal; rich's markup is off for the same reason.
+"""
 
 import json
+import logging
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import Timer
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from doppler.errors import DopplerError
+from doppler.errors import ConfigError
 from doppler.progress import listening
+from doppler.text import json_visible, visible
+from doppler.writing import is_stdout
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from pathlib import Path
+
+    from rich.console import Console, RenderableType
     from rich.progress import Progress
-    from rich.table import Table
+    from rich.table import Table as RichTable
 
 PATIENCE_S = 2.0  # work that takes longer shows that it goes on
+NO_LIMIT = 1_000_000  # columns: tables are as wide as what is in them
+_settings = {"quiet": False, "stdout_is_taken": False}
+
+
+@dataclass(slots=True)
+class Table:
+    """Rows of texts under heads; the columns after the first `left` are numbers, set to the right.
+
+    rich draws it; no cell is cut off, whatever the width.
+    """
+
+    heads: tuple[str, ...]
+    left: int = 1
+    rows: list[tuple[str, ...]] = field(default_factory=list)
+
+    def add_row(self, *cells: str) -> None:
+        """Add a row: a text for each column."""
+        self.rows.append(cells)
+
+    def __rich__(self) -> "RichTable":
+        from rich import box
+        from rich.table import Table as RichTable
+        from rich.text import Text
+
+        result = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+        for i, head in enumerate(self.heads):
+            justify: Any = "left" if i < self.left else "right"
+            result.add_column(Text(visible(head)), justify=justify, overflow="fold")
+        for row in self.rows:
+            result.add_row(*(Text(visible(cell)) for cell in row))
+        return result
+
+
+class Output:
+    """A stream for people: lines and tables, cut or wrapped only where a terminal is narrow."""
+
+    def __init__(self, console: "Console") -> None:
+        self._console = console
+
+    @property
+    def width(self) -> int:
+        """Columns of the terminal; those that the environment says, or 80, where there is none."""
+        if self._console.is_terminal:
+            return self._console.width
+        said = os.environ.get("COLUMNS", "")
+        return int(said) if said.isdecimal() and int(said[:6]) > 0 else 80
+
+    def print(self, what: "str | RenderableType" = "", *, style: str | None = None) -> None:
+        """Print a line of text, or what rich can draw, such as a `Table`."""
+        from rich.text import Text
+
+        if isinstance(what, str):
+            what = Text(visible(what), style=style or "")
+            self._console.print(what, soft_wrap=True)
+            return
+        wide = None if self._console.is_terminal else NO_LIMIT
+        self._console.print(what, width=wide, crop=self._console.is_terminal)
+
+
+def table(*heads: str, left: int = 1) -> Table:
+    """An empty table; the columns after the first `left` are numbers, set to the right."""
+    return Table(heads, left)
+
+
+def stdout() -> Output:
+    """Where results for people go: stderr if stdout takes a file (`-o -`)."""
+    from rich.console import Console
+
+    to_stderr = _settings["stdout_is_taken"]
+    width = None if (sys.stderr if to_stderr else sys.stdout).isatty() else NO_LIMIT
+    return Output(
+        Console(stderr=to_stderr, markup=False, emoji=False, highlight=False, width=width)
+    )
 
 
 def print_json(value: Any) -> None:
     """Print a JSON value on stdout."""
-    print(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+    print(json_visible(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)))
 
 
-def stdout() -> "Console":
-    """Where results for people go."""
-    from rich.console import Console
+def take_stdout(*outputs: "Path | None", as_json: bool) -> None:
+    """Keep stdout for a file that goes there, if one does: what people read goes to stderr."""
+    taken = [path for path in outputs if path is not None and is_stdout(path)]
+    if len(taken) + as_json > 1:
+        raise ConfigError(
+            f"--json and `{taken[0]}` both print on stdout" if as_json else "two files on stdout",
+            hint="write to a file instead",
+        )
+    _settings["stdout_is_taken"] = bool(taken)
 
-    return Console(highlight=False)
+
+def announce(*paths: "Path | None") -> None:
+    """Say which files were written."""
+    for path in paths:
+        if path is not None and not is_stdout(path):
+            stdout().print(f"wrote {path}")
 
 
 def note(text: str) -> None:
-    """Print a remark on stderr."""
-    print(text, file=sys.stderr)
+    """Print a remark on stderr, unless remarks are off."""
+    if not _settings["quiet"]:
+        print(visible(text), file=sys.stderr)
 
 
-def print_error(error: DopplerError) -> None:
+def print_error(message: str, hint: str | None = None) -> None:
     """Print an error and its hint on stderr."""
-    note(f"error: {error.message}")
-    if error.hint:
-        note(f"hint: {error.hint}")
+    print(f"error: {visible(message)}", file=sys.stderr)
+    if hint:
+        print(f"hint: {visible(hint)}", file=sys.stderr)
 
 
-def table(*columns: str, title: str | None = None) -> "Table":
-    """An empty table; columns after the first are numbers, set to the right."""
-    from rich import box
-    from rich.table import Table
+def set_up(*, quiet: bool = False, verbose: int = 0) -> None:
+    """Begin a command: what the library logs goes to stderr, as much as is asked for."""
+    _settings.update(quiet=quiet, stdout_is_taken=False)
+    logger = logging.getLogger("doppler")
+    logger.handlers = [_Handler()]
+    logger.propagate = False
+    usual = logging.ERROR if quiet else logging.WARNING
+    logger.setLevel(usual if not verbose else logging.INFO if verbose == 1 else logging.DEBUG)
 
-    result = Table(
-        box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False, padding=(0, 1, 0, 0)
-    )
-    for i, column in enumerate(columns):
-        result.add_column(column, justify="left" if i == 0 else "right", no_wrap=i == 0)
-    return result
+
+class _Handler(logging.Handler):
+    """Prints what is logged."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(visible(record.getMessage()), file=sys.stderr)
 
 
 def seconds(value: float) -> str:
@@ -85,23 +184,13 @@ def percent(value: float) -> str:
 
 
 @contextmanager
-def showing_progress(*, compiling: bool = True) -> Iterator[None]:
-    """Show progress of the work inside on stderr, once it takes over two seconds.
-
-    `compiling`: it begins with the simulator, which may have to be compiled.
-    """
+def showing_progress() -> Iterator[None]:
+    """Show progress of the work inside on stderr, once it takes over two seconds."""
     bar = _Bar()
-    timer = Timer(PATIENCE_S, _say_if_compiling)
-    timer.daemon = True
-    if compiling:
-        timer.start()
     try:
         with listening(bar.update):
             yield
     finally:
-        timer.cancel()
-        if compiling:
-            timer.join()
         bar.close()
 
 
@@ -114,7 +203,9 @@ class _Bar:
         self._tasks: dict[str, Any] = {}
 
     def update(self, what: str, done: int, total: int) -> None:
-        if not sys.stderr.isatty() or monotonic() - self._began < PATIENCE_S:
+        if _settings["quiet"] or not sys.stderr.isatty():
+            return
+        if monotonic() - self._began < PATIENCE_S:
             return
         if self._progress is None:
             from rich.console import Console
@@ -123,16 +214,11 @@ class _Bar:
             self._progress = Progress(console=Console(stderr=True), transient=True)
             self._progress.start()
         if what not in self._tasks:
-            self._tasks[what] = self._progress.add_task(what, total=total)
+            from rich.markup import escape
+
+            self._tasks[what] = self._progress.add_task(escape(visible(what)), total=total)
         self._progress.update(self._tasks[what], completed=done, total=total)
 
     def close(self) -> None:
         if self._progress is not None:
             self._progress.stop()
-
-
-def _say_if_compiling() -> None:
-    kernel = sys.modules.get("doppler.sim.kernel")
-    run_batch = getattr(kernel, "run_batch", None)  # it may be half imported
-    if run_batch is None or not run_batch.signatures:
-        note("compiling for this machine: 8 s to a minute, the first time only …")

@@ -1,77 +1,130 @@
 """`dop place`: an assignment, and how good it is."""
 
+import logging
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from doppler.cli.options import DEFAULT_TOPOLOGY, AsJson, GraphFile, Seed, TopologyName
-from doppler.cli.output import percent, print_json, seconds, showing_progress, stdout
+from doppler.cli.options import (
+    AsJson,
+    Force,
+    GraphFile,
+    Probe,
+    Seed,
+    TopologyName,
+    complete_placer,
+)
+from doppler.cli.output import (
+    announce,
+    percent,
+    print_json,
+    seconds,
+    showing_progress,
+    stdout,
+    take_stdout,
+)
+
+if TYPE_CHECKING:
+    from doppler.placers import Answer
+
+logger = logging.getLogger(__name__)
 
 
 def place(
     graph_file: GraphFile,
-    topology_name: TopologyName = DEFAULT_TOPOLOGY,
+    topology_name: TopologyName = None,
     placer: Annotated[
-        str, typer.Option("--placer", "-p", metavar="NAME", help="From `dop list placers`.")
+        str,
+        typer.Option(
+            "--placer",
+            "-p",
+            metavar="NAME",
+            autocompletion=complete_placer,
+            help="From `dop list placers`, or your own: package.module:Class.",
+        ),
     ] = "auto",
     budget: Annotated[
-        float, typer.Option(min=0.01, metavar="SECONDS", help="For placers that search.")
+        float,
+        typer.Option(min=0.01, max=1e6, metavar="SECONDS", help="For placers that search."),
     ] = 10.0,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Assignment file to write.")
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Assignment to write: .json, or a table as .csv."
+        ),
     ] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="List every vertex, however many there are.")
+    ] = False,
+    force: Force = False,
+    probe: Probe = False,
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
     """Give every vertex of a graph a device.
 
-    Prints the simulated makespan, a lower bound that no assignment can beat, and the gap: where
-    there is none, the assignment is proven optimal.
+    Prints the plan, its simulated makespan, a lower bound that no assignment can beat, and the
+    gap: where there is none, the assignment is proven optimal.
 
     Example: dop place graph.json --topology p100x4 -o assignment.json
     """
-    from time import perf_counter
-
-    from doppler.assignment import write_assignment
+    from doppler.assignment import output_kind, write_assignment
+    from doppler.cli.machines import find_topology
+    from doppler.cli.plans import plan_document, print_plan
     from doppler.formats import load_graph
-    from doppler.placers import ask, gap, is_optimal, lower_bounds, make_placer
+    from doppler.placers import ask, gap, is_optimal, make_placer, proven_bound_s
+    from doppler.plan import device_loads
     from doppler.sim import simulate
-    from doppler.topology import load_topology
+    from doppler.timing import stopwatch
+    from doppler.writing import check_output
 
+    take_stdout(output, as_json=as_json)
+    if output is not None:
+        inputs = (graph_file, topology_name)
+        check_output(output, kind=output_kind(output), inputs=inputs, force=force)
     chosen = make_placer(placer, budget_s=budget)
-    topology = load_topology(topology_name)
     graph = load_graph(graph_file)
+    topology = find_topology(topology_name, graph, probe_again=probe)
     with showing_progress():
-        began = perf_counter()
+        watch = stopwatch()
         answer = ask(chosen, graph, topology, seed=seed)
-        took = perf_counter() - began
-        makespan = simulate(graph, topology, answer.assignment, seed=seed).makespan_s
-        bound = answer.bound_s or lower_bounds(graph, topology).best_s
-    optimal = is_optimal(makespan, bound)
+        took = watch()
+        assignment = answer.assignment
+        trace = simulate(graph, topology, assignment, seed=seed)
+        bound = proven_bound_s(graph, topology, assignment)
+    _log_members(answer)
     if output:
-        write_assignment(answer.assignment, output)
+        write_assignment(assignment, output, force=force)
+    makespan, loads = trace.makespan_s, device_loads(graph, topology, assignment, trace)
+    optimal = is_optimal(makespan, bound)
     if as_json:
-        print_json(
-            {
-                "makespan_s": makespan,
-                "lower_bound_s": bound,
-                "gap": gap(makespan, bound),
-                "optimal": optimal,
-                "placer": placer,
-                "won": answer.won,
-                "seconds": took,
-                "topology": topology.name,
-                "graph": graph.name,
-                "assignment": str(output) if output else None,
-            }
-        )
+        summary: dict[str, Any] = {
+            "makespan_s": makespan,
+            "lower_bound_s": bound,
+            "gap": gap(makespan, bound),
+            "optimal": optimal,
+            "placer": placer,
+            "won": answer.won,
+            "seconds": took,
+            "topology": topology.name,
+            "graph": graph.name,
+            "assignment": str(output) if output else None,
+        }
+        print_json(summary | plan_document(assignment.by_name(graph, topology), loads))
         return
     who = placer if answer.won == placer else f"{placer} ({answer.won})"
     proven = ", proven optimal" if optimal else ""
+    print_plan(graph, assignment.by_name(graph, topology), loads, full=full)
     stdout().print(
         f"{who} on {topology.name}: makespan {seconds(makespan)}, lower bound {seconds(bound)}, "
         f"gap {percent(gap(makespan, bound))}{proven} (placed in {seconds(took)})"
     )
-    if output:
-        stdout().print(f"wrote {output}")
+    announce(output)
+
+
+def _log_members(answer: "Answer") -> None:
+    """Tell with -v what each member of a portfolio came to."""
+    for member in answer.members:
+        came_to = member.error.splitlines()[0] if member.error else seconds(member.makespan_s)
+        logger.info("%s: %s in %s", member.name, came_to, seconds(member.seconds))

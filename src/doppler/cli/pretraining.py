@@ -194,4 +194,5 @@ def _print(run: "Run", output: Path) -> None:
     share = percent(trained / all_of)
     out.print(f"trained for {took} on {trained} problems ({share}); the run is in {output}")
     how = shlex.join(["dop", "place", "graph.json", "--placer", f"doppler:{output}"])
-    out.print(f"place with it:\n  {how}", markup=False, soft_wrap=True)
+    out.print("place with it:")
+    out.print(f"  {how}")

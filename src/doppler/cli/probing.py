@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from doppler.cli.options import AsJson, Seed
+from doppler.cli.options import AsJson, Force, Seed
 from doppler.cli.output import (
     amount,
+    announce,
     note,
     percent,
     print_json,
@@ -16,8 +17,9 @@ from doppler.cli.output import (
     showing_progress,
     stdout,
     table,
+    take_stdout,
 )
-from doppler.errors import FormatError
+from doppler.topology.io import MAX_DEVICES
 
 if TYPE_CHECKING:
     from doppler.engine.probe import ProbeResult
@@ -28,10 +30,16 @@ def probe(
         str, typer.Option(metavar="cpu|cuda", help="What the devices are: cores or GPUs.")
     ] = "cpu",
     devices: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="How many; all there are if left out.")
+        int | None,
+        typer.Option(
+            min=1, max=MAX_DEVICES, metavar="N", help="How many; all there are if left out."
+        ),
     ] = None,
     partitions: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Cut one GPU into so many devices.")
+        int | None,
+        typer.Option(
+            min=1, max=MAX_DEVICES, metavar="N", help="Cut one GPU into this many devices."
+        ),
     ] = None,
     links: Annotated[
         str,
@@ -44,12 +52,16 @@ def probe(
         ),
     ] = None,
     limit: Annotated[
-        float, typer.Option("--seconds", min=0.1, metavar="SECONDS", help="About how long.")
+        float,
+        typer.Option("--seconds", min=0.1, max=1e6, metavar="SECONDS", help="About how long."),
     ] = 60.0,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Topology file to write; samples go beside it."),
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Topology file to write; samples go beside it."
+        ),
     ] = None,
+    force: Force = False,
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -61,15 +73,20 @@ def probe(
 
     Example: dop probe --backend cpu --graph graph.json -o here.json
     """
+    from doppler.engine.probe import FORMAT as SAMPLES
     from doppler.engine.probe import probe as measure
-    from doppler.engine.probe import write_probe
+    from doppler.engine.probe import samples_path, write_probe
     from doppler.formats import load_graph
+    from doppler.topology.io import FORMAT as TOPOLOGY
     from doppler.validation import good_assignments, refine
+    from doppler.writing import check_output
 
-    if output and not output.parent.is_dir():
-        raise FormatError(f"cannot write `{output}`: no folder `{output.parent}`")
+    take_stdout(output, as_json=as_json)
+    if output is not None:
+        check_output(output, kind=TOPOLOGY, inputs=(graph_file,), force=force)
+        check_output(samples_path(output), kind=SAMPLES, inputs=(graph_file,), force=force)
     graph = load_graph(graph_file) if graph_file else None
-    with showing_progress(compiling=False):
+    with showing_progress():
         result = measure(
             backend,
             partitions=partitions,
@@ -81,13 +98,12 @@ def probe(
             seed=seed,
             seconds=limit,
         )
-    beside = write_probe(result, output) if output else None
+    beside = write_probe(result, output, force=force) if output else None
     if as_json:
         print_json(_summary(result, output, beside))
     else:
         _print(result)
-        if output:
-            stdout().print(f"wrote {output} and {beside}")
+        announce(output, beside)
     for failure in result.failures:
         note(f"did not run: {failure}")
 

@@ -1,20 +1,24 @@
 """`dop shard`: a workload becomes a graph."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from doppler.cli.options import AsJson
-from doppler.cli.output import amount, print_json, showing_progress, stdout
+from doppler.cli.options import AsJson, Force, GraphOutput, complete_workload
+from doppler.cli.output import amount, print_json, showing_progress, stdout, take_stdout
 from doppler.errors import ConfigError
 
 
 def shard(
     name: Annotated[
-        str, typer.Argument(metavar="WORKLOAD", help="A name from `dop list workloads`.")
+        str,
+        typer.Argument(
+            metavar="WORKLOAD",
+            autocompletion=complete_workload,
+            help="A name from `dop list workloads`.",
+        ),
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Graph file to write.")],
+    output: GraphOutput,
     parts: Annotated[
         int | None,
         typer.Option(min=1, help="Pieces to cut each operation into; by default the paper's."),
@@ -40,6 +44,7 @@ def shard(
     preaggregate: Annotated[
         int, typer.Option(min=0, metavar="N", help="Sum partial results in groups of N first.")
     ] = 0,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Cut a workload's operations into pieces and write the graph of them.
@@ -47,9 +52,13 @@ def shard(
     Example: dop shard llama-block --parts 4 --size sequence=2048 -o graph.json
     """
     from doppler.graph import Graph, write_graph
+    from doppler.graph.io import FORMAT
     from doppler.programs.registry import parse_sizes, workload
     from doppler.sharding import shard as shard_program
+    from doppler.writing import check_output
 
+    take_stdout(output, as_json=as_json)
+    check_output(output, kind=FORMAT, force=force)
     found = workload(name)
     settings = parse_sizes(found, sizes or [])
     if "parts" in found.sizes and parts is not None:
@@ -72,7 +81,7 @@ def shard(
                 abstract_costs=abstract_costs,
                 preaggregate=preaggregate,
             )
-    write_graph(graph, output)
+    write_graph(graph, output, force=force)
     inputs = int(graph.is_input.sum())
     if as_json:
         print_json(

@@ -1,5 +1,7 @@
 """`dop show`: what is in a file."""
 
+import json
+import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -7,63 +9,222 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from doppler.cli.options import AsJson
-from doppler.cli.output import amount, percent, print_json, seconds, stdout, table
+from doppler.cli.machines import HERE, assumed_topology, find_topology
+from doppler.cli.options import AsJson, Probe, complete_topology
+from doppler.cli.output import amount, note, percent, print_json, seconds, stdout, table
+from doppler.errors import ConfigError
 
 if TYPE_CHECKING:
+    from doppler.assignment import Assignment
     from doppler.graph import Graph
     from doppler.topology import Device, Topology
+
+TOPOLOGY, TRACE, ASSIGNMENT = "doppler-topology", "doppler-trace", "doppler-assignment"
+SNIFF_CHARACTERS = 1 << 16  # of a file, to tell its format by
 
 
 def show(
     target: Annotated[
-        str, typer.Argument(help="A graph, topology or trace file, or a topology's name.")
+        str,
+        typer.Argument(
+            metavar="FILE|NAME",
+            autocompletion=complete_topology,
+            help="A graph, topology, assignment, trace or checkpoint file (- for the standard "
+            "input), or a topology's name.",
+        ),
     ],
     topology_name: Annotated[
         str | None,
         typer.Option(
             "--topology",
             "-t",
-            metavar="NAME|FILE",
-            help="Machine for a graph's lower bounds; by default p100x4, or reference:4 for a "
-            "graph that brings its own costs.",
+            metavar="NAME|FILE|here",
+            autocompletion=complete_topology,
+            help="Machine for a graph's lower bounds, or for an assignment's plan.",
         ),
     ] = None,
+    graph_file: Annotated[
+        Path | None,
+        typer.Option("--graph", "-g", metavar="GRAPH", help="The graph of an assignment."),
+    ] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="List every vertex of an assignment.")
+    ] = False,
+    probe: Probe = False,
     as_json: AsJson = False,
 ) -> None:
-    """Summarise a graph, a topology or a trace.
+    """Summarise a graph, a topology, an assignment, a trace or a policy's checkpoint.
 
     Example: dop show p100x4
     """
-    from doppler.files import read_head
-    from doppler.topology import PRESETS, load_topology, topology_to_json
+    from doppler.files import STANDARD_STREAM, decoded, read_bytes, source_name
+    from doppler.topology import PRESETS
 
-    is_name = target in PRESETS or target.startswith("reference:")
-    is_name |= not Path(target).exists() and Path(target).suffix == "" and "/" not in target
-    kind = "doppler-topology" if is_name else _kind(read_head(Path(target)))
-    if kind == "doppler-topology":
-        topology = load_topology(target)
-        if as_json:
-            print(topology_to_json(topology), end="")
-        else:
-            _print_topology(topology)
-    elif kind == "doppler-trace":
-        _show_trace(Path(target), as_json)
+    is_name = target in (*PRESETS, HERE) or target.startswith("reference:")
+    could_be = Path(target).suffix == "" and "/" not in target and target != STANDARD_STREAM
+    if is_name or (could_be and not _exists(target)):
+        _show_topology(find_topology(target, probe_again=probe), as_json)
+        return
+    data = read_bytes(target)
+    if data[8:9] == b"{":  # safetensors: eight bytes of length, then JSON
+        _show_checkpoint(Path(target), as_json)
+        return
+    text, source = decoded(data, target), source_name(target)
+    kind = _kind(text, target)
+    if kind != ASSIGNMENT and (graph_file is not None or full):
+        raise ConfigError(f"{source} is no assignment", hint="leave out --graph and --full")
+    if kind == TOPOLOGY:
+        from doppler.topology import topology_from_text
+
+        _show_topology(topology_from_text(text, source), as_json)
+    elif kind == TRACE:
+        _show_trace(text, source, as_json)
+    elif kind == ASSIGNMENT:
+        from doppler.assignment import assignment_from_json
+
+        assignment = assignment_from_json(text, source)
+        _show_assignment(assignment, graph_file, topology_name, full, probe, as_json)
     else:
-        _show_graph(Path(target), topology_name, as_json)
+        from doppler.formats import graph_from_text
+
+        name = "graph" if target == STANDARD_STREAM else Path(target).stem
+        graph = graph_from_text(text, source, name)
+        if topology_name is None:
+            topology = assumed_topology(graph)
+        else:
+            topology = find_topology(topology_name, graph, probe_again=probe)
+        _show_graph(graph, topology, as_json)
 
 
-def _kind(head: str) -> str:
+def _exists(target: str) -> bool:
+    try:
+        return Path(target).exists()
+    except (OSError, ValueError):
+        return False
+
+
+def _kind(text: str, target: str) -> str:
     """The format a file says it has; graphs in other formats do not say."""
-    import re
+    found = re.search(r'"?format"?\s*[:=]\s*"(doppler-[a-z]+)"', text[:SNIFF_CHARACTERS])
+    if found:
+        return found[1]
+    return TOPOLOGY if Path(target).suffix == ".toml" else ""
 
-    found = re.search(r'"?format"?\s*[:=]\s*"(doppler-[a-z]+)"', head)
-    return found.group(1) if found else ""
+
+def _show_topology(topology: "Topology", as_json: bool) -> None:
+    from doppler.topology import topology_to_json
+
+    if as_json:
+        print(topology_to_json(topology), end="")
+    else:
+        _print_topology(topology)
+
+
+def _show_checkpoint(path: Path, as_json: bool) -> None:
+    """What a policy's checkpoint says about itself."""
+    from doppler.inference.checkpoint import read_metadata
+
+    metadata = read_metadata(path)
+    if as_json:
+        print_json(metadata)
+        return
+    shown = table("policy", "", left=2)
+    for key, value in metadata.items():
+        shown.add_row(key, value if isinstance(value, str) else json.dumps(value))
+    stdout().print(shown)
+
+
+def _show_assignment(
+    assignment: "Assignment",
+    graph_file: Path | None,
+    topology_name: str | None,
+    full: bool,
+    probe: bool,
+    as_json: bool,
+) -> None:
+    """Which device each vertex gets; with its graph, also what that comes to."""
+    from doppler.cli.plans import plan_document, print_plan
+
+    if graph_file is None:
+        if topology_name is not None:
+            raise ConfigError("--topology is for an assignment with its graph", hint="add --graph")
+        _show_without_graph(assignment, full, as_json)
+        return
+    from doppler.formats import load_graph
+    from doppler.placers import gap, proven_bound_s
+    from doppler.plan import device_loads
+    from doppler.sim import simulate
+
+    graph = load_graph(graph_file)
+    topology = find_topology(topology_name, graph, assignment, probe_again=probe)
+    trace = simulate(graph, topology, assignment)
+    plan, loads = (
+        assignment.by_name(graph, topology),
+        device_loads(graph, topology, assignment, trace),
+    )
+    makespan, bound = trace.makespan_s, proven_bound_s(graph, topology, assignment)
+    if as_json:
+        summary: dict[str, Any] = {
+            "makespan_s": makespan,
+            "lower_bound_s": bound,
+            "gap": gap(makespan, bound),
+        }
+        summary |= {"placer": assignment.placer, "topology": topology.name, "graph": graph.name}
+        print_json(summary | plan_document(plan, loads))
+        return
+    print_plan(graph, plan, loads, full=full)
+    by = f"{assignment.placer} " if assignment.placer else ""
+    stdout().print(
+        f"{by}on {topology.name}: makespan {seconds(makespan)}, lower bound {seconds(bound)}, "
+        f"gap {percent(gap(makespan, bound))}"
+    )
+
+
+def _show_without_graph(assignment: "Assignment", full: bool, as_json: bool) -> None:
+    """Which device each vertex gets, by name where the file has names."""
+    from doppler.cli.plans import MAX_LISTED, print_vertices
+
+    plan = _plan(assignment)
+    if as_json:
+        print_json(
+            {
+                "placer": assignment.placer,
+                "topology": assignment.topology,
+                "graph": assignment.graph,
+                "lower_bound_s": assignment.bound_s or None,
+                "plan": plan,
+            }
+        )
+        return
+    if full or len(plan) <= MAX_LISTED:
+        print_vertices(plan)
+    shown = table("device", "operations")
+    devices = assignment.device_names or tuple(dict.fromkeys(plan.values()))
+    counts = Counter(plan.values())
+    for device in devices:
+        shown.add_row(device, str(counts[device]))
+    out = stdout()
+    out.print(shown)
+    made = " ".join(
+        f"{word} {value}"
+        for word, value in (("by", assignment.placer), ("for", assignment.topology))
+        if value
+    )
+    out.print(f"{len(plan)} operations assigned{' ' + made if made else ''}")
+    note("see what it comes to with --graph")
+
+
+def _plan(assignment: "Assignment") -> dict[str, str]:
+    """Devices by vertex; numbers where the file has no names."""
+    devices = assignment.devices.tolist()
+    vertices = assignment.vertex_names or [f"vertex {v}" for v in range(len(devices))]
+    names = assignment.device_names or [f"device {d}" for d in range(max(devices, default=-1) + 1)]
+    return {v: names[d] for v, d in zip(vertices, devices, strict=True) if d >= 0}
 
 
 def _print_topology(topology: "Topology") -> None:
     out = stdout()
-    out.print(f"[bold]{topology.name}[/bold]  {topology.description.strip()}")
+    out.print(f"{topology.name}  {topology.description.strip()}", style="bold")
     devices = table("devices", "group", "fp16", "fp32", "memory", "capacity", "slots", "launch")
     for names, d in _alike(topology):
         rates = [d.flops_per_s.get(c) for c in ("float16", "float32")]
@@ -115,15 +276,8 @@ def _alike(topology: "Topology") -> list[tuple[str, "Device"]]:
     return [(r[0].name if len(r) == 1 else f"{r[0].name} … {r[-1].name}", r[0]) for r in runs]
 
 
-def _show_graph(path: Path, topology_name: str | None, as_json: bool) -> None:
-    from doppler.formats import load_graph
-    from doppler.topology import load_topology
-
-    graph = load_graph(path)
-    explicit = graph.exec_s is not None
-    width = graph.exec_s.shape[1] if graph.exec_s is not None else 1
-    default = f"reference:{width if width > 1 else 4}" if explicit else "p100x4"
-    summary = _graph_summary(graph, load_topology(topology_name or default))
+def _show_graph(graph: "Graph", topology: "Topology", as_json: bool) -> None:
+    summary = _graph_summary(graph, topology)
     if as_json:
         print_json(summary)
     else:
@@ -180,8 +334,9 @@ def _graph_summary(graph: "Graph", topology: "Topology") -> dict[str, Any]:
 def _print_graph(s: dict[str, Any]) -> None:
     out = stdout()
     out.print(
-        f"[bold]{s['name']}[/bold]  {s['vertices']} vertices ({s['inputs']} inputs, "
-        f"{s['assigned']} to assign), {s['tensors']} tensors, {s['edges']} edges"
+        f"{s['name']}  {s['vertices']} vertices ({s['inputs']} inputs, "
+        f"{s['assigned']} to assign), {s['tensors']} tensors, {s['edges']} edges",
+        style="bold",
     )
     kinds = table("kind", "vertices")
     for kind, count in s["kinds"].items():
@@ -212,11 +367,11 @@ def _runs(widths: list[int]) -> str:
     return ", ".join(shown) + (", …" if len(runs) > 24 else "")
 
 
-def _show_trace(path: Path, as_json: bool) -> None:
+def _show_trace(text: str, source: str, as_json: bool) -> None:
     from doppler.cli.timeline import timeline
-    from doppler.trace import read_trace
+    from doppler.trace import trace_from_json
 
-    trace = read_trace(path)
+    trace = trace_from_json(text, source)
     if as_json:
         print_json(
             {
@@ -229,7 +384,7 @@ def _show_trace(path: Path, as_json: bool) -> None:
         return
     out = stdout()
     out.print(
-        f"[bold]{trace.graph}[/bold] on {trace.topology}"
+        f"{trace.graph} on {trace.topology}"
         + (f", placed by {trace.placer}" if trace.placer else "")
         + f": makespan {seconds(trace.makespan_s)}, mean utilization "
         + percent(float(trace.utilization().mean()))

@@ -6,9 +6,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from doppler.cli.options import AsJson, GraphFile, Seed
+from doppler.cli.options import (
+    MAX_REPEATS,
+    AsJson,
+    AssignmentFile,
+    Force,
+    GraphFile,
+    Probe,
+    Seed,
+    Strategy,
+    TopologyName,
+)
 from doppler.cli.output import (
     amount,
+    announce,
     percent,
     print_json,
     seconds,
@@ -16,10 +27,12 @@ from doppler.cli.output import (
     spread,
     stdout,
     table,
+    take_stdout,
 )
 from doppler.errors import ConfigError
 
 if TYPE_CHECKING:
+    from doppler.assignment import Assignment
     from doppler.graph import Graph
     from doppler.sim import SimConfig
     from doppler.topology import Topology
@@ -30,19 +43,9 @@ Sigma = typer.Option(min=0.0, max=10.0, help="Log-normal noise: sigma of the log
 
 def simulate(
     graph_file: GraphFile,
-    assignment_file: Annotated[Path, typer.Argument(metavar="ASSIGNMENT", help="Assignment file.")],
-    topology_name: Annotated[
-        str | None,
-        typer.Option(
-            "--topology",
-            "-t",
-            metavar="NAME|FILE",
-            help="A topology's name or file; the one the assignment was made for if left out.",
-        ),
-    ] = None,
-    strategy: Annotated[
-        str, typer.Option(metavar="NAME", help="ChooseTask: from `dop list strategies`.")
-    ] = "fifo",
+    assignment_file: AssignmentFile,
+    topology_name: TopologyName = None,
+    strategy: Strategy = "fifo",
     exec_noise: Annotated[float, Sigma] = 0.0,
     transfer_noise: Annotated[float, Sigma] = 0.0,
     device_noise: Annotated[float, Sigma] = 0.0,
@@ -53,10 +56,17 @@ def simulate(
         bool, typer.Option("--bulk-synchronous", help="Put a barrier after every level.")
     ] = False,
     limit_memory: Annotated[bool, typer.Option(help="Make tasks wait for device memory.")] = True,
-    repeat: Annotated[int, typer.Option(min=1, help="Runs, with seeds from --seed on.")] = 1,
+    repeat: Annotated[
+        int, typer.Option(min=1, max=MAX_REPEATS, help="Runs, with seeds from --seed on.")
+    ] = 1,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Trace file to write (of the first run).")
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Trace file to write (of the first run)."
+        ),
     ] = None,
+    force: Force = False,
+    probe: Probe = False,
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -69,11 +79,16 @@ def simulate(
     import numpy as np
 
     from doppler.assignment import read_assignment
+    from doppler.cli.machines import find_topology
     from doppler.formats import load_graph
+    from doppler.progress import track
     from doppler.sim import Noise, SimConfig, Simulator
-    from doppler.topology import load_topology
-    from doppler.trace import write_trace
+    from doppler.trace import FORMAT, write_trace
+    from doppler.writing import check_output
 
+    take_stdout(output, as_json=as_json)
+    inputs = (graph_file, assignment_file, topology_name)
+    check_output(output, kind=FORMAT, inputs=inputs, force=force)
     config = SimConfig(
         strategy=strategy,
         noise=Noise(exec_noise, transfer_noise, device_noise, _factors(slowdown)),
@@ -81,25 +96,23 @@ def simulate(
         limit_memory=limit_memory,
     )
     assignment = read_assignment(assignment_file)
-    name = topology_name or assignment.topology
-    if not name:
-        raise ConfigError("no topology is given", hint="add --topology, such as p100x4")
-    topology, graph = load_topology(name), load_graph(graph_file)
+    graph = load_graph(graph_file)
+    topology = find_topology(topology_name, graph, assignment, probe_again=probe)
+    assignment.check(graph, topology)
     simulator = Simulator(topology, config)
     with showing_progress():
-        bound = _lower_bound(graph, topology, config)
+        bound = _lower_bound(graph, topology, assignment, config)
         trace = simulator.run(graph, assignment, seed)
-        seeds = range(seed + 1, seed + repeat)
+        seeds = track(range(seed + 1, seed + repeat), "simulating")
         later = [float(simulator.makespans(graph, [assignment], seed=s)[0]) for s in seeds]
     makespans = np.array([trace.makespan_s, *later])
     if output:
-        write_trace(trace, output)
+        write_trace(trace, output, force=force)
     if as_json:
         print_json(_summary(trace, makespans.tolist(), bound, output))
     else:
         _print_summary(trace, makespans, bound)
-        if output:
-            stdout().print(f"wrote {output}")
+        announce(output)
 
 
 def _factors(text: str) -> tuple[float, ...]:
@@ -111,18 +124,21 @@ def _factors(text: str) -> tuple[float, ...]:
         ) from None
 
 
-def _lower_bound(graph: "Graph", topology: "Topology", config: "SimConfig") -> float | None:
+def _lower_bound(
+    graph: "Graph", topology: "Topology", assignment: "Assignment", config: "SimConfig"
+) -> float | None:
     """A bound for every assignment under these options; None where noise may go below it.
 
     Barriers, strategies and slowdowns only make runs longer; without limits of memory those
     bounds that follow from them do not hold.
     """
-    from doppler.placers import lower_bounds
+    from doppler.placers import lower_bounds, proven_bound_s
 
     if config.noise.is_random or min(config.noise.slowdown, default=1.0) < 1:
         return None
-    bounds = lower_bounds(graph, topology)
-    return (bounds if config.limit_memory else replace(bounds, memory_s=0.0)).best_s
+    if config.limit_memory:
+        return proven_bound_s(graph, topology, assignment)
+    return replace(lower_bounds(graph, topology), memory_s=0.0).best_s
 
 
 def _summary(

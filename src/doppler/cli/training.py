@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from doppler.cli.options import DEFAULT_TOPOLOGY, AsJson
+from doppler.cli.machines import DEFAULT as DEFAULT_TOPOLOGY
+from doppler.cli.options import AsJson
 from doppler.cli.output import (
     note,
     percent,
@@ -319,8 +320,6 @@ def _document_of(run: "Run", results: "list[Result]", output: Path) -> dict[str,
 
 
 def _print(run: "Run", results: "list[Result]", output: Path, how_to_place: str) -> None:
-    from rich.markup import escape
-
     from doppler.cli.training_view import measured_table
 
     out = stdout()
@@ -332,15 +331,16 @@ def _print(run: "Run", results: "list[Result]", output: Path, how_to_place: str)
             continue
         runs = isfinite(result.makespan_s)
         shown.add_row(
-            escape(result.exercise),
+            result.exercise,
             seconds(result.makespan_s) if runs else "none that fits",
             seconds(result.lower_bound_s),
             percent(result.gap) if runs else "",
             str(result.episodes),
             seconds(result.seconds),
         )
-    if shown.row_count:
+    if shown.rows:
         out.print(shown)
     took = seconds(run.trainer.seconds)
-    out.print(f"trained for {took}; the run is in {output}", markup=False)
-    out.print(f"place with it:\n  {how_to_place}", markup=False, soft_wrap=True)
+    out.print(f"trained for {took}; the run is in {output}")
+    out.print("place with it:")
+    out.print(f"  {how_to_place}")

@@ -7,13 +7,13 @@ from math import inf, isfinite
 from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
-from doppler.cli.output import note, percent, seconds, spread, table
+from doppler.cli.output import Table, note, percent, seconds, spread, table
 from doppler.placers.bounds import gap
+from doppler.text import visible
 
 if TYPE_CHECKING:
     from rich.console import Group
     from rich.live import Live
-    from rich.table import Table
 
     from doppler.training.run import Result
     from doppler.training.trainer import Progress, RealProgress
@@ -98,7 +98,7 @@ class View:
         if self._live is None:
             note(text)
         else:
-            self._live.console.print(text)
+            self._live.console.print(visible(text), markup=False, emoji=False)
 
     def close(self) -> None:
         """Leave the terminal as it was."""
@@ -132,7 +132,7 @@ class View:
             from rich.console import Console
             from rich.live import Live
 
-            console = Console(stderr=True, highlight=False)
+            console = Console(stderr=True, highlight=False, markup=False, emoji=False)
             self._live = Live(console=console, transient=True, auto_refresh=False)
             self._live.start()
         self._live.update(self.picture(progress), refresh=True)
@@ -140,22 +140,19 @@ class View:
     def picture(self, progress: "Progress") -> "Group":
         """A bar, and a table of all exercises."""
         from rich.console import Group
-        from rich.markup import escape
         from rich.progress_bar import ProgressBar
 
         bar: Any = ProgressBar(total=1.0, completed=progress.share, width=40)
         if self._gaps:
-            return Group(self.headline(progress), bar, gaps_table(self._gaps))
+            return Group(visible(self.headline(progress)), bar, gaps_table(self._gaps))
         shown = table("exercise", "this update", "best", "bound", "gap")
         for p in self._exercises.values():
-            shown.add_row(escape(p.exercise), seconds(p.mean_s), *_best(p))
-        return Group(self.headline(progress), bar, shown)
+            shown.add_row(p.exercise, seconds(p.mean_s), *_best(p))
+        return Group(visible(self.headline(progress)), bar, shown)
 
 
-def measured_table(results: "list[Result]") -> "Table":
+def measured_table(results: "list[Result]") -> Table:
     """What stage `real` came to."""
-    from rich.markup import escape
-
     shown = table(
         "exercise", "measured", "speedup", "runs", "failed", "simulator off by", "trained"
     )
@@ -163,7 +160,7 @@ def measured_table(results: "list[Result]") -> "Table":
         if (measured := result.measured) is not None:
             off = measured.sim_error
             shown.add_row(
-                escape(result.exercise),
+                result.exercise,
                 spread(result.makespan_s, measured.spread_s),
                 f"{measured.speedup:.3f}",
                 str(measured.runs),
@@ -174,7 +171,7 @@ def measured_table(results: "list[Result]") -> "Table":
     return shown
 
 
-def gaps_table(gaps: Sequence["FamilyGap"]) -> "Table":
+def gaps_table(gaps: Sequence["FamilyGap"]) -> Table:
     """How the policy alone does on the validation problems."""
     heads = ("problems", "no fit", "mean gap", "95 %", "to bound", "beats lists")
     shown = table("validation", *heads)

@@ -8,8 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from doppler.cli.options import AsJson, GraphFile, Seed
+from doppler.cli.options import (
+    MAX_REPEATS,
+    AsJson,
+    Force,
+    GraphFile,
+    Probe,
+    Seed,
+    complete_topology,
+)
 from doppler.cli.output import (
+    announce,
     note,
     percent,
     print_json,
@@ -18,9 +27,10 @@ from doppler.cli.output import (
     spread,
     stdout,
     table,
+    take_stdout,
 )
-from doppler.errors import ConfigError, FormatError, MissingExtraError
-from doppler.files import write_bytes
+from doppler.errors import ConfigError, MissingExtraError
+from doppler.writing import check_output, is_stdout, write_bytes
 
 if TYPE_CHECKING:
     from doppler.validation import Validation
@@ -33,22 +43,33 @@ def validate(
     topology_name: Annotated[
         str,
         typer.Option(
-            "--topology", "-t", metavar="NAME|FILE", help="A measured topology, of `dop probe`."
+            "--topology",
+            "-t",
+            metavar="NAME|FILE|here",
+            autocompletion=complete_topology,
+            help="A measured topology, of `dop probe`; or `here`.",
         ),
     ],
     backend: Annotated[
         str, typer.Option(metavar="cpu|cuda", help="What the devices are: cores or GPUs.")
     ] = "cpu",
     count: Annotated[
-        int, typer.Option("--assignments", min=3, metavar="N", help="Assignments to run.")
+        int, typer.Option("--assignments", min=3, max=MAX_REPEATS, metavar="N", help="To run.")
     ] = 60,
-    repeats: Annotated[int, typer.Option(min=1, help="Measured runs of each.")] = 3,
+    repeats: Annotated[
+        int, typer.Option(min=1, max=MAX_REPEATS, help="Measured runs of each.")
+    ] = 3,
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", help="Scatter to write: .json, or .png, .svg, .pdf with matplotlib."
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Scatter to write: .json, or .png, .svg, .pdf with matplotlib.",
         ),
     ] = None,
+    force: Force = False,
+    probe: Probe = False,
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -59,44 +80,51 @@ def validate(
 
     Example: dop validate graph.json --topology here.json --backend cpu --assignments 40
     """
+    from doppler.cli.machines import find_topology
     from doppler.engine.engine import Engine
     from doppler.formats import load_graph
-    from doppler.topology import load_topology
     from doppler.validation import diverse_assignments, validation_document, write_validation
     from doppler.validation import validate as compare
 
-    _check_output(output)
-    topology, graph = load_topology(topology_name), load_graph(graph_file)
+    take_stdout(output, as_json=as_json)
+    if output is not None:
+        _check_ending(output)
+        inputs = (graph_file, topology_name)
+        check_output(output, kind=_kind(output), inputs=inputs, force=force)
+    graph = load_graph(graph_file)
+    topology = find_topology(topology_name, graph, probe_again=probe)
     with showing_progress(), Engine(topology, backend) as engine:
         engine.load(graph)
         assignments = diverse_assignments(graph, topology, count, seed)
         validation = compare(graph, topology, engine, assignments, repeats=repeats)
     if output and output.suffix in PICTURES:
-        write_bytes(output, _picture(validation, output.suffix[1:]))
+        picture = _picture(validation, output.suffix[1:])
+        write_bytes(output, picture, kind=_kind(output), force=force)
     elif output:
-        write_validation(validation, output)
+        write_validation(validation, output, force=force)
     if as_json:
         print_json(validation_document(validation))
     else:
         _print(validation)
-        if output:
-            stdout().print(f"wrote {output}")
+        announce(output)
     for failure in validation.failures:
         note(f"did not run: {failure}")
 
 
-def _check_output(output: Path | None) -> None:
-    """Raise now, not after minutes of work, where the scatter cannot be written."""
-    if output is None:
-        return
-    if not output.parent.is_dir():
-        raise FormatError(f"cannot write `{output}`: no folder `{output.parent}`")
+def _kind(output: Path) -> str:
+    from doppler.validation import FORMAT
+
+    return output.suffix[1:] if output.suffix in PICTURES else FORMAT
+
+
+def _check_ending(output: Path) -> None:
+    """Raise now, not after minutes of work, where the scatter cannot be drawn."""
     if output.suffix in PICTURES:
         try:
             import_module("matplotlib.figure")
         except ImportError:
             raise MissingExtraError("matplotlib", f"a scatter as {output.suffix}") from None
-    elif output.suffix != ".json":
+    elif output.suffix != ".json" and not is_stdout(output):
         known = ", ".join((".json", *PICTURES))
         raise ConfigError(f"`{output}` is no name for a scatter", hint=f"endings: {known}")
 

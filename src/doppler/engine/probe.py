@@ -5,7 +5,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -22,13 +22,14 @@ from doppler.engine.probe_links import measure_links
 from doppler.engine.probe_machine import HOST, Wanted, find_machine
 from doppler.engine.robust import typical_s
 from doppler.errors import ConfigError, EngineError, OutOfMemoryError
-from doppler.files import to_json, write_text
+from doppler.files import to_json
 from doppler.graph.graph import Graph
 from doppler.graph.signatures import signatures
 from doppler.progress import report
 from doppler.topology.io import write_topology
 from doppler.topology.topology import Topology
 from doppler.trace import Trace
+from doppler.writing import find_target, write_text
 
 LINKS, KERNELS = 0.2, 0.25  # shares of the time for them; what is left is the graph's
 SHARES = (0.25, 0.6, 1.0)  # of the graph's time that is over at the end of each round of runs
@@ -122,13 +123,27 @@ def probe(
     )
 
 
-def write_probe(result: ProbeResult, path: str | Path) -> Path:
+def samples_path(path: str | Path) -> Path | None:
+    """Where the samples of a probe go: beside its topology; nowhere if that is no regular file."""
+    found = find_target(path)
+    return None if found.is_stream else Path(path).with_suffix(".samples.json")
+
+
+def write_probe(result: ProbeResult, path: str | Path, *, force: bool = False) -> Path | None:
     """Write the topology, and beside it `….samples.json`, whose path is returned.
 
-    In the samples, texts are given by their numbers in `names`.
+    In the samples, texts are given by their numbers in `names`. Where the topology is written into
+    a pipe, a device or the standard output, there are none.
     """
-    path = Path(path)
-    beside = path.with_suffix(".samples.json")
+    beside = samples_path(path)
+    if beside is not None:
+        text = to_json(_samples_document(result))
+        write_text(beside, text, kind=FORMAT, force=force)
+    write_topology(result.topology, path, force=force)
+    return beside
+
+
+def _samples_document(result: ProbeResult) -> dict[str, Any]:
     names = list(dict.fromkeys(text for each in result.samples for text in each[:3]))
     number = {text: i for i, text in enumerate(names)}
     columns: dict[str, list[float]] = {
@@ -138,9 +153,7 @@ def write_probe(result: ProbeResult, path: str | Path) -> Path:
         columns[column] = [number[getattr(sample, column)] for sample in result.samples]
     document = {"format": FORMAT, "version": VERSION, "topology": result.topology.name}
     document |= {"description": result.topology.description, "names": names}
-    write_text(beside, to_json({**document, "samples": columns}))
-    write_topology(result.topology, path)
-    return beside
+    return {**document, "samples": columns}
 
 
 def probing_assignments(graph: Graph, topology: Topology, seed: int = 0) -> list[Assignment]:

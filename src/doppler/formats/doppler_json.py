@@ -3,11 +3,11 @@
 import re
 
 from doppler.formats.registry import GraphFormat
-from doppler.graph.io import read_graph
+from doppler.graph.io import graph_from_json
 
 FORMAT = GraphFormat(
     name="doppler",
     description="doppler's own JSON",
     matches=lambda head: re.match(r"\s*\{", head) is not None,
-    read=read_graph,
+    read=lambda text, source, _: graph_from_json(text, source=source),
 )

@@ -13,10 +13,8 @@ edges from inputs are not in it either. An edge listed twice is one edge.
 """
 
 import re
-from pathlib import Path
 
 from doppler.errors import FormatError, GraphError
-from doppler.files import read_text
 from doppler.formats.registry import GraphFormat
 from doppler.graph.builder import build_graph
 from doppler.graph.graph import Graph
@@ -34,10 +32,9 @@ KINDS = (
 )
 
 
-def read_reference_text(path: Path) -> Graph:
-    """The graph in one of the authors' files."""
-    source = f"`{path}`"
-    lines = [line.strip() for line in read_text(path).splitlines()]
+def reference_text_graph(text: str, source: str, name: str) -> Graph:
+    """The graph in the text of one of the authors' files."""
+    lines = [line.strip() for line in text.splitlines()]
     while lines and not lines[-1]:
         lines.pop()
     if len(lines) < 4:
@@ -52,7 +49,7 @@ def read_reference_text(path: Path) -> Graph:
     rows = [_cost_row(line, f"{source}, line {i}") for i, line in enumerate(lines[4:], start=5)]
     _check_counts(source, total, inputs, sources, targets, len(rows))
     try:
-        return _build(path.stem, total, inputs, list(zip(sources, targets, strict=True)), rows)
+        return _build(name, total, inputs, list(zip(sources, targets, strict=True)), rows)
     except GraphError as error:
         raise GraphError(f"{source}: {error.message}", hint=error.hint) from None
 
@@ -142,5 +139,5 @@ FORMAT = GraphFormat(
     name="reference-text",
     description="the text files of the paper's authors, with abstract costs",
     matches=lambda head: re.match(r"\s*[0-9]{1,12}\s*\n[0-9, \t]*\r?\n", head) is not None,
-    read=read_reference_text,
+    read=reference_text_graph,
 )

@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 
 from doppler.errors import FormatError, UnknownNameError
-from doppler.files import read_head
+from doppler.files import STANDARD_STREAM, read_text, source_name
 from doppler.graph.graph import Graph
 
 _MODULES = {  # name of a format: module with its FORMAT
@@ -21,8 +21,8 @@ class GraphFormat:
 
     name: str
     description: str
-    matches: Callable[[str], bool]  # whether a file that begins with this text is one
-    read: Callable[[Path], Graph]
+    matches: Callable[[str], bool]  # whether a text is one
+    read: Callable[[str, str, str], Graph]  # of a text, what errors call it, and a name for it
 
 
 def graph_format(name: str) -> GraphFormat:
@@ -40,16 +40,23 @@ def graph_formats() -> list[GraphFormat]:
 
 def load_graph(path: str | Path, *, format_name: str | None = None) -> Graph:
     """The graph in a file of any known format; which one is told by its content."""
-    path = Path(path)
+    name = "graph" if str(path) == STANDARD_STREAM else Path(path).stem
+    return graph_from_text(read_text(path), source_name(path), name, format_name=format_name)
+
+
+def graph_from_text(
+    text: str, source: str, name: str = "graph", *, format_name: str | None = None
+) -> Graph:
+    """The graph in a text of any known format; `source` is what errors call the text.
+
+    `name` becomes the graph's name where the format has none.
+    """
     if format_name is not None:
-        return graph_format(format_name).read(path)
-    head = read_head(path)
-    if not head.strip():
-        raise FormatError(f"`{path}` is empty")
+        return graph_format(format_name).read(text, source, name)
     for candidate in graph_formats():
-        if candidate.matches(head):
-            return candidate.read(path)
+        if candidate.matches(text):
+            return candidate.read(text, source, name)
     raise FormatError(
-        f"`{path}` is in no format known here: it begins {head.lstrip()[:40]!r}",
+        f"{source} is in no format known here: it begins {text.lstrip()[:40]!r}",
         hint=f"known formats: {', '.join(_MODULES)}; name one with --format",
     )

@@ -5,9 +5,10 @@ from typing import Any
 
 from doppler.arrays import plain
 from doppler.errors import FormatError, GraphError
-from doppler.files import check_header, check_keys, parse_json, read_text, to_json, write_text
+from doppler.files import check_header, check_keys, parse_json, read_text, source_name, to_json
 from doppler.graph.builder import DEFAULT_DTYPE, build_graph
 from doppler.graph.graph import Graph, Kernel
+from doppler.writing import write_text
 
 FORMAT, VERSION = "doppler-graph", 1
 
@@ -31,13 +32,12 @@ _EDGE_COLUMNS = {"tensor": "edge_tensor", "reader": "edge_reader"}
 
 def read_graph(path: str | Path) -> Graph:
     """The graph in a `doppler-graph` file."""
-    path = Path(path)
-    return graph_from_json(read_text(path), source=f"`{path}`")
+    return graph_from_json(read_text(path), source=source_name(path))
 
 
-def write_graph(graph: Graph, path: str | Path) -> None:
-    """Write a `doppler-graph` file."""
-    write_text(Path(path), graph_to_json(graph))
+def write_graph(graph: Graph, path: str | Path, *, force: bool = False) -> None:
+    """Write a `doppler-graph` file; over a file of another kind only with `force`."""
+    write_text(path, graph_to_json(graph), kind=FORMAT, force=force)
 
 
 def graph_from_json(text: str, *, source: str = "graph") -> Graph:

@@ -74,6 +74,16 @@ def _shipped() -> Traversable:
     return files("doppler").joinpath(*SHIPPED)
 
 
+def read_metadata(path: str | Path) -> dict[str, Any]:
+    """All that a checkpoint says about itself: its format, kind, config and provenance."""
+    path = Path(path)
+    with opened(path) as file:
+        metadata: dict[str, Any] = dict(checked_metadata(file, path))
+    for key in ("config", "provenance"):
+        metadata[key] = json_object(metadata, key, path)
+    return {"kind": kind_of(metadata)} | metadata
+
+
 def read_provenance(path: str | Path) -> dict[str, Any]:
     """What a checkpoint says about how its policy came about."""
     path = Path(path)

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from doppler.errors import CheckpointError
+from doppler.files import is_pipe, read_bytes
 
 Floats = npt.NDArray[np.float32]
 
@@ -67,7 +69,7 @@ def reading(path: Path, broken: type[Exception]) -> Iterator[None]:
 
     There must be a file.
     """
-    if not path.is_file():
+    if not path.is_file() and not is_pipe(path):
         found = "is not a file" if path.exists() else "does not exist"
         raise CheckpointError(f"checkpoint `{path}` {found}", hint="check the path")
     try:
@@ -86,7 +88,7 @@ def reading(path: Path, broken: type[Exception]) -> Iterator[None]:
 @contextmanager
 def opened(path: Path) -> Iterator[TensorFile]:
     """An open safetensors file; a `CheckpointError` where there is none, or a broken one."""
-    with reading(path, _BrokenError), path.open("rb") as file:
+    with reading(path, _BrokenError), _seekable(path) as file:
         size = file.seek(0, 2)
         file.seek(0)
         length = int.from_bytes(file.read(8), "little")
@@ -95,6 +97,10 @@ def opened(path: Path) -> Iterator[TensorFile]:
         entries, texts = _parsed(file.read(length))
         _check_offsets(entries, size - 8 - length)
         yield TensorFile(entries, texts, file, 8 + length)
+
+
+def _seekable(path: Path) -> IO[bytes]:
+    return BytesIO(read_bytes(path)) if is_pipe(path) else path.open("rb")
 
 
 def _parsed(header: bytes) -> tuple[dict[str, Entry], dict[str, str]]:

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from doppler.arrays import FloatArray, IntArray, csr
-from doppler.assignment import Assignment
+from doppler.assignment import Assignment, assignment_for
 from doppler.cost import Costs, DefaultCostModel
 from doppler.graph.graph import Graph
 from doppler.topology.topology import Topology
@@ -84,12 +84,12 @@ class Instance:
 
     def assignment(self, devices: IntArray, order: IntArray, placer: str) -> Assignment:
         """The Assignment of one episode: (n,) devices, chosen in (n,) order."""
-        return Assignment(
-            devices=self.expand(devices),
+        return assignment_for(
+            self.graph,
+            self.topology,
+            self.expand(devices),
             order=self.vertices[order],
             placer=placer,
-            topology=self.topology.name,
-            graph=self.graph.digest(),
         )
 
 

@@ -2,7 +2,7 @@
 
 from doppler.placers.answer import Answer, ask
 from doppler.placers.base import Placer
-from doppler.placers.bounds import LowerBounds, gap, is_optimal, lower_bounds
+from doppler.placers.bounds import LowerBounds, gap, is_optimal, lower_bounds, proven_bound_s
 from doppler.placers.registry import make_placer, place, placer_names
 
 __all__ = [
@@ -16,4 +16,5 @@ __all__ = [
     "make_placer",
     "place",
     "placer_names",
+    "proven_bound_s",
 ]

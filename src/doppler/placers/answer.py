@@ -1,12 +1,13 @@
 """Answer: the assignment a placer came to, checked to run, and what it proved on the way."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 from doppler.assignment import Assignment
 from doppler.errors import OutOfMemoryError
 from doppler.graph.graph import Graph
 from doppler.placers.base import Placer
+from doppler.placers.bounds import problem_digest
 from doppler.placers.memory import may_run_out, runs_nowhere, working_bytes
 from doppler.sim.simulator import Simulator
 from doppler.topology.topology import Topology
@@ -61,7 +62,16 @@ def ask(placer: Placer, graph: Graph, topology: Topology, *, seed: int = 0) -> A
         except OutOfMemoryError as error:
             hint = _memory_hint(placer.name, graph, topology)
             raise OutOfMemoryError(error.message, hint=hint) from None
-    return answer
+    return _with_proof(answer, graph, topology)
+
+
+def _with_proof(answer: Answer, graph: Graph, topology: Topology) -> Answer:
+    """The answer, whose assignment carries the bound that was proven, and for what."""
+    if not answer.bound_s:
+        return answer
+    problem = problem_digest(graph, topology)
+    assignment = replace(answer.assignment, bound_s=answer.bound_s, problem=problem)
+    return replace(answer, assignment=assignment)
 
 
 def _memory_hint(name: str, graph: Graph, topology: Topology) -> str:

@@ -6,7 +6,7 @@ from typing import Protocol
 import numpy as np
 
 from doppler.arrays import IntArray
-from doppler.assignment import Assignment
+from doppler.assignment import Assignment, assignment_for
 from doppler.graph.builder import GraphBuilder
 from doppler.graph.graph import Graph
 from doppler.topology.presets import preset
@@ -35,13 +35,8 @@ def assign(
     order: IntArray | None = None,
 ) -> Assignment:
     """An Assignment of (V,) `devices` that says who made it, and for what; inputs get none."""
-    return Assignment(
-        devices=np.where(graph.is_input, -1, devices),
-        order=order,
-        placer=placer.name,
-        topology=topology.name,
-        graph=graph.digest(),
-    )
+    devices = np.where(graph.is_input, -1, devices)
+    return assignment_for(graph, topology, devices, order=order, placer=placer.name)
 
 
 def pair() -> tuple[Graph, Topology]:

@@ -1,10 +1,12 @@
 """Lower bounds: seconds that no assignment of a graph on a topology can go below."""
 
+import hashlib
 from dataclasses import dataclass
 
 import numpy as np
 
 from doppler.arrays import FloatArray, rows
+from doppler.assignment import Assignment
 from doppler.cost import Costs, DefaultCostModel
 from doppler.graph.graph import Graph
 from doppler.placers.memory import allowed, may_run_out, split_s
@@ -49,6 +51,30 @@ def lower_bounds(graph: Graph, topology: Topology) -> LowerBounds:
         host_s=float(len(assigned) * topology.host.dispatch_s + plain.fastest[assigned].min()),
         memory_s=_memory_s(graph, topology, costs, plain),
     )
+
+
+def problem_digest(graph: Graph, topology: Topology) -> str:
+    """`sha256:…` of all that a makespan depends on: the graph, the machine and every cost."""
+    costs = DefaultCostModel().costs(graph, topology)
+    arrays = [costs.exec_s, costs.fixed_s, costs.latency_s, costs.s_per_byte, topology.route]
+    arrays += [np.array([d.memory_bytes for d in topology.devices]), graph.tensor_bytes]
+    sizes = [(d.slots for d in topology.devices), (link.lanes for link in topology.links)]
+    sha = hashlib.sha256(f"{graph.digest()} {topology.host} {[[*s] for s in sizes]}".encode())
+    for array in arrays:
+        sha.update(np.ascontiguousarray(array).tobytes() + b"\1")
+    return f"sha256:{sha.hexdigest()}"
+
+
+def proven_bound_s(graph: Graph, topology: Topology, assignment: Assignment | None = None) -> float:
+    """The best lower bound known: `lower_bounds`, or a stronger one that the assignment carries.
+
+    One that was proven for another graph, machine or costs does not count.
+    """
+    bound_s = lower_bounds(graph, topology).best_s
+    if assignment is None or assignment.bound_s <= bound_s:
+        return bound_s
+    holds = assignment.problem == problem_digest(graph, topology)
+    return assignment.bound_s if holds else bound_s
 
 
 def gap(makespan_s: float, bound_s: float) -> float:

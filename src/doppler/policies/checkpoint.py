@@ -13,7 +13,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from doppler.errors import CheckpointError
-from doppler.files import write_bytes
+from doppler.files import is_pipe, source_name
 from doppler.inference import tensor_file
 from doppler.inference.checkpoint import (
     FORMAT,
@@ -40,6 +40,7 @@ from doppler.policies.kinds import (
     largest,
     most_layers,
 )
+from doppler.writing import write_bytes
 
 
 def save_policy(policy: Policy, path: str | Path, provenance: Mapping[str, Any]) -> None:
@@ -105,8 +106,8 @@ def to_torch(arrays: ArrayPolicy) -> DualPolicy:
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
-    """Write a safetensors file, whole or not at all."""
-    write_bytes(path, _in_order(save(tensors, metadata)))
+    """Write a safetensors file, whole or not at all, and never over a file of another kind."""
+    write_bytes(path, _in_order(save(tensors, metadata)), kind="checkpoint")
 
 
 def _in_order(data: bytes) -> bytes:
@@ -120,6 +121,11 @@ def _in_order(data: bytes) -> bytes:
 @contextmanager
 def opened(path: Path) -> Iterator[Any]:
     """An open safetensors file; a `CheckpointError` where there is none, or a broken one."""
+    if is_pipe(path):
+        raise CheckpointError(
+            f"{source_name(path)} is a pipe, and this checkpoint is read more than once",
+            hint="write it to a file first",
+        )
     with tensor_file.reading(path, SafetensorError), safe_open(path, framework="pt") as file:
         yield file
 

@@ -10,8 +10,9 @@ import numpy as np
 
 from doppler.arrays import IntArray, reals
 from doppler.errors import FormatError, TopologyError
-from doppler.files import check_header, check_keys, parse_json, read_text, to_json, write_text
+from doppler.files import check_header, check_keys, parse_json, read_text, source_name, to_json
 from doppler.topology.topology import DTYPE_CLASSES, VIA, Device, Host, Link, Topology
+from doppler.writing import write_text
 
 FORMAT, VERSION = "doppler-topology", 1
 MAX_DEVICES = 1024
@@ -32,8 +33,11 @@ _LINK_KEYS = ("bandwidth_bytes_per_s", "latency_s", "lanes", "via", "shared", "o
 
 def read_topology(path: str | Path) -> Topology:
     """The topology in a TOML or JSON file; which of the two is told by its content."""
-    path = Path(path)
-    text, source = read_text(path), f"`{path}`"
+    return topology_from_text(read_text(path), source_name(path))
+
+
+def topology_from_text(text: str, source: str) -> Topology:
+    """The topology in a TOML or JSON text; `source` is what errors call it."""
     if text.lstrip().startswith("{"):
         return topology_from_document(parse_json(text, source), source)
     try:
@@ -43,9 +47,9 @@ def read_topology(path: str | Path) -> Topology:
     return topology_from_document(document, source)
 
 
-def write_topology(topology: Topology, path: str | Path) -> None:
-    """Write a topology as JSON."""
-    write_text(Path(path), topology_to_json(topology))
+def write_topology(topology: Topology, path: str | Path, *, force: bool = False) -> None:
+    """Write a topology as JSON; over a file of another kind only with `force`."""
+    write_text(path, topology_to_json(topology), kind=FORMAT, force=force)
 
 
 def topology_to_json(topology: Topology) -> str:

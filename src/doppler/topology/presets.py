@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from doppler.errors import TopologyError, UnknownNameError
+from doppler.files import STANDARD_STREAM
 from doppler.topology.io import MAX_DEVICES, read_topology, topology_from_document
 from doppler.topology.topology import Device, Link, Topology
 
@@ -31,7 +32,8 @@ def load_topology(name_or_path: str) -> Topology:
     if name_or_path in PRESETS or name_or_path.startswith(REFERENCE):
         return preset(name_or_path)
     path = Path(name_or_path)
-    if path.suffix in (".toml", ".json") or os.path.exists(path):  # noqa: PTH110
+    named = path.suffix in (".toml", ".json") or name_or_path == STANDARD_STREAM
+    if named or os.path.exists(path):  # noqa: PTH110
         return read_topology(path)
     return preset(name_or_path)
 

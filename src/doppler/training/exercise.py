@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from doppler.arrays import FloatArray, IntArray
-from doppler.assignment import Assignment
+from doppler.assignment import Assignment, assignment_for
 from doppler.executor import Executor
 from doppler.graph.graph import Graph
 from doppler.mdp.instance import Instance, make_instance
@@ -172,12 +172,12 @@ class Exercise:
 
     def best(self) -> Assignment:
         """The best assignment known."""
-        return Assignment(
-            devices=self.best_devices,
+        return assignment_for(
+            self.graph,
+            self.topology,
+            self.best_devices,
             order=self.best_order,
             placer=self.config.policy.kind,
-            topology=self.topology.name,
-            graph=self.graph.digest(),
         )
 
     def state(self) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -10,7 +10,7 @@ from secrets import token_hex
 from typing import Any, TypeVar
 
 from doppler.errors import FormatError
-from doppler.files import check_header, check_keys, parse_json, read_text, write_text
+from doppler.files import check_header, check_keys, parse_json, read_text
 from doppler.graph.graph import Graph
 from doppler.graph.io import read_graph, write_graph
 from doppler.topology.io import read_topology, write_topology
@@ -19,6 +19,7 @@ from doppler.training.config import TrainConfig
 from doppler.training.config_io import config_from, config_to
 from doppler.training.problems import Problem
 from doppler.training.recipe import Recipe, recipe_from, recipe_to
+from doppler.writing import write_text
 
 FORMAT, VERSION = "doppler-run", 1
 FILE = "config.json"

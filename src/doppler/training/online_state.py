@@ -4,10 +4,11 @@ from pathlib import Path
 
 from doppler.assignment import Assignment
 from doppler.errors import ConfigError, DopplerError, FormatError
-from doppler.files import check_header, check_keys, parse_json, read_text, to_json, write_text
+from doppler.files import check_header, check_keys, parse_json, read_text, to_json
 from doppler.graph.graph import Graph
 from doppler.topology.topology import Topology
 from doppler.training.rotation import Rotation
+from doppler.writing import write_text
 
 FORMAT, VERSION = "doppler-online", 1
 
@@ -21,7 +22,7 @@ def write_state(path: Path, graph: Graph, topology: Topology, rotation: Rotation
         "topology": topology.name,
         "rotation": rotation.state(),
     }
-    write_text(path, to_json(document))
+    write_text(path, to_json(document), kind=FORMAT)
 
 
 def read_state(path: Path, graph: Graph, topology: Topology, rotation: Rotation) -> None:

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from doppler.assignment import write_assignment
-from doppler.errors import CheckpointError, ConfigError, FormatError, TrainingError
+from doppler.errors import CheckpointError, ConfigError, OutputError, TrainingError
 from doppler.mdp.features import FEATURE_VERSION
 from doppler.placers.doppler import POLICY_FILE
 from doppler.policies.checkpoint import (
@@ -197,8 +197,8 @@ def explained(path: Path) -> Iterator[None]:
     """What cannot be written stops the run, and the checkpoint before it stands."""
     try:
         yield
-    except (OSError, FormatError) as error:
-        what = error.message if isinstance(error, FormatError) else _what(error, path)
+    except OSError as error:
+        what = error.message if isinstance(error, OutputError) else _what(error, path)
         hint = "make room, or see that you may write there"
         if (path / STATE_FILE).is_file():
             hint += f"; the last checkpoint is whole, then: {_how_to_resume(path)}"

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from doppler.errors import DopplerError, FormatError
-from doppler.files import parse_json, read_text, write_text
+from doppler.files import parse_json, read_text
 from doppler.inference.policy import from_torch
 from doppler.mdp.instance import Instance, make_instance
 from doppler.placers.bounds import ROUNDING, gap, lower_bounds
@@ -22,6 +22,7 @@ from doppler.progress import track
 from doppler.sim.simulator import Simulator
 from doppler.training.problems import Problem
 from doppler.training.recipe import Recipe, digest_of
+from doppler.writing import write_text
 
 FILE = "validation.json"
 ALL = "all"  # the row of all families together

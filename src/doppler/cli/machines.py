@@ -1,0 +1,124 @@
+"""Which machine a command is about: a topology by name, by file, assumed, or this one."""
+
+import os
+from pathlib import Path
+from time import time
+from typing import TYPE_CHECKING
+
+from doppler.cli.output import note, showing_progress
+
+if TYPE_CHECKING:
+    from doppler.assignment import Assignment
+    from doppler.graph import Graph
+    from doppler.topology import Topology
+
+HERE = "here"  # the name of this machine
+PROBE_S = 10.0  # to measure it for
+DEFAULT = "p100x4"  # assumed for a graph without costs of its own
+
+
+def find_topology(
+    name: str | None,
+    graph: "Graph | None" = None,
+    assignment: "Assignment | None" = None,
+    *,
+    probe_again: bool = False,
+) -> "Topology":
+    """The topology of that name; without one, that of the assignment, or an assumed one.
+
+    What is assumed is said, and so is that an assignment was made for another machine.
+    """
+    from doppler.topology import load_topology
+
+    if name == HERE:
+        topology = this_machine(probe_again=probe_again)
+    elif name is not None:
+        topology = load_topology(name)
+    elif assignment is not None and assignment.topology:
+        topology = _made_for(assignment)
+    else:
+        topology = assumed_topology(graph)
+    made_for = "" if assignment is None else assignment.topology
+    if made_for and made_for != topology.name:
+        note(f"the assignment was made for {made_for}, not for {topology.name}")
+    return topology
+
+
+def assumed_topology(graph: "Graph | None") -> "Topology":
+    """The machine for a graph that nobody named one for, and a remark that it is assumed."""
+    from doppler.topology import load_topology
+
+    name = DEFAULT
+    if graph is not None and graph.exec_s is not None:
+        width = graph.exec_s.shape[1]
+        name = f"reference:{width if width > 1 else 4}"
+    topology = load_topology(name)
+    note(
+        f"assuming the machine {name} ({topology.num_devices} devices); name yours with "
+        "--topology: a name from `dop list topologies`, a file, or `here` for this machine"
+    )
+    return topology
+
+
+def _made_for(assignment: "Assignment") -> "Topology":
+    """The topology that an assignment names."""
+    from doppler.errors import ConfigError, DopplerError
+    from doppler.topology import load_topology
+
+    if assignment.topology == HERE:
+        return this_machine()
+    try:
+        return load_topology(assignment.topology)
+    except DopplerError as error:
+        raise ConfigError(
+            f"the assignment was made for the machine `{assignment.topology}`, "
+            f"which is not known here: {error.message}",
+            hint="name its file with --topology",
+        ) from None
+
+
+def this_machine(*, probe_again: bool = False) -> "Topology":
+    """The topology of this machine: measured once, then read from a cache."""
+    from dataclasses import replace
+
+    from doppler.topology import read_topology, write_topology
+
+    path = cache_path()
+    if path.is_file() and not probe_again:
+        topology = read_topology(path)
+        age = _age(time() - path.stat().st_mtime)
+        note(f"this machine as measured {age} ago ({path}); measure again with --probe")
+        return topology
+    from doppler.engine.probe import probe
+
+    note(f"measuring this machine for about {PROBE_S:.0f} s, the first time only …")
+    with showing_progress():
+        topology = replace(probe(_backend(), seconds=PROBE_S).topology, name=HERE)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_topology(topology, path)
+    return topology
+
+
+def cache_path() -> Path:
+    """The file that this machine's topology is kept in."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "doppler" / f"{HERE}.json"
+
+
+def _backend() -> str:
+    """`cuda` where there is a GPU, else `cpu`; a `MissingExtraError` without torch."""
+    from doppler.errors import MissingExtraError
+
+    try:
+        import torch
+    except ImportError:
+        raise MissingExtraError("torch", "measuring this machine", extra="torch") from None
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _age(seconds: float) -> str:
+    """How long ago, for people."""
+    for unit, size in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} seconds"
