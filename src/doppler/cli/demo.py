@@ -67,8 +67,7 @@ def _compare(
     graph: "Graph", topology: "Topology", seed: int
 ) -> tuple[list[dict[str, Any]], "Trace"]:
     """A row per placer, best first, and the best one's trace."""
-    from time import perf_counter
-
+    from doppler.compiling import clock
     from doppler.placers import gap, lower_bounds, make_placer
     from doppler.placers.doppler import warm_up
     from doppler.progress import track
@@ -80,9 +79,9 @@ def _compare(
     traces = []
     warm_up()
     for name in track(PLACERS, "placing"):
-        began = perf_counter()
+        began = clock()
         assignment = make_placer(name).place(graph, topology, seed=seed)
-        took = perf_counter() - began
+        took = clock() - began
         trace = simulator.run(graph, assignment, seed)
         traces.append(trace)
         rows.append(

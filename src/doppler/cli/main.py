@@ -22,7 +22,7 @@ from doppler.cli import (
     training,
     validating,
 )
-from doppler.cli.output import note, print_error
+from doppler.cli.output import note, print_error, telling_of_compilation
 from doppler.errors import DopplerError, Interrupted
 
 app = typer.Typer(
@@ -73,7 +73,8 @@ def main() -> None:
     """Run `dop`; a user's mistake exits 2 with a message, Ctrl-C exits 130."""
     signal.signal(signal.SIGINT, _interrupt)
     try:
-        app()
+        with telling_of_compilation():
+            app()
     except DopplerError as error:
         if "--debug" in sys.argv[1:]:
             raise

@@ -8,6 +8,7 @@ from threading import Timer
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from doppler.compiling import on_compile
 from doppler.errors import DopplerError
 from doppler.progress import listening
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 PATIENCE_S = 2.0  # work that takes longer shows that it goes on
+COMPILING_PATIENCE_S = 1.0  # kernels that are compiled in less are not worth a line
 
 
 def print_json(value: Any) -> None:
@@ -85,24 +87,25 @@ def percent(value: float) -> str:
 
 
 @contextmanager
-def showing_progress(*, compiling: bool = True) -> Iterator[None]:
-    """Show progress of the work inside on stderr, once it takes over two seconds.
-
-    `compiling`: it begins with the simulator, which may have to be compiled.
-    """
+def showing_progress() -> Iterator[None]:
+    """Show progress of the work inside on stderr, once it takes over two seconds."""
     bar = _Bar()
-    timer = Timer(PATIENCE_S, _say_if_compiling)
-    timer.daemon = True
-    if compiling:
-        timer.start()
     try:
         with listening(bar.update):
             yield
     finally:
-        timer.cancel()
-        if compiling:
-            timer.join()
         bar.close()
+
+
+@contextmanager
+def telling_of_compilation() -> Iterator[None]:
+    """Say once on stderr that kernels are being compiled, if that takes over a second inside."""
+    notice = _CompilationNotice()
+    try:
+        with on_compile(notice.update):
+            yield
+    finally:
+        notice.close()
 
 
 class _Bar:
@@ -131,8 +134,31 @@ class _Bar:
             self._progress.stop()
 
 
-def _say_if_compiling() -> None:
-    kernel = sys.modules.get("doppler.sim.kernel")
-    run_batch = getattr(kernel, "run_batch", None)  # it may be half imported
-    if run_batch is None or not run_batch.signatures:
+class _CompilationNotice:
+    """One line, once kernels have been compiled for a while; to load them is no reason for it."""
+
+    def __init__(self) -> None:
+        self._compiled_s = 0.0
+        self._began = 0.0
+        self._said = False
+        self._timer: Timer | None = None
+
+    def update(self, begins: bool) -> None:
+        if not begins:
+            self._compiled_s += monotonic() - self._began
+            self.close()
+        elif not self._said:
+            self._began = monotonic()
+            self._timer = Timer(max(COMPILING_PATIENCE_S - self._compiled_s, 0.0), self._say)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer.join()
+            self._timer = None
+
+    def _say(self) -> None:
+        self._said = True
         note("compiling for this machine: 8 s to a minute, the first time only …")

@@ -69,7 +69,7 @@ def probe(
     if output and not output.parent.is_dir():
         raise FormatError(f"cannot write `{output}`: no folder `{output.parent}`")
     graph = load_graph(graph_file) if graph_file else None
-    with showing_progress(compiling=False):
+    with showing_progress():
         result = measure(
             backend,
             partitions=partitions,
