@@ -21,9 +21,8 @@ def slow_to_compile(time: Time, function: Callable[..., Any]) -> Callable[..., A
     """The function, but it takes a second, and is compiled for a minute before."""
 
     def wrapped(*arguments: Any, **options: Any) -> Any:
-        compiling.report_preparation(True)
-        time.now_s += 60
-        compiling.report_preparation(False)
+        with compiling.preparing():
+            time.now_s += 60
         time.now_s += 1
         return function(*arguments, **options)
 

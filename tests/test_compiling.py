@@ -4,7 +4,7 @@ import pytest
 from fake_time import Time, slow_to_compile
 
 from doppler import compiling
-from doppler.compiling import clock, on_compile, report_compilation, report_preparation
+from doppler.compiling import clock, on_compile, preparing, report_compilation
 from doppler.placers import comparison
 from doppler.programs import random_dag
 from doppler.topology import Topology
@@ -16,14 +16,12 @@ def time(monkeypatch: pytest.MonkeyPatch) -> Time:
 
 
 def test_preparations_within_each_other_count_once(time: Time) -> None:
-    report_preparation(True)
-    time.now_s += 1
-    report_preparation(True)
-    time.now_s += 2
-    assert compiling.seconds_spent() == 3  # so far
-    report_preparation(False)
-    time.now_s += 4
-    report_preparation(False)
+    with preparing():
+        time.now_s += 1
+        with preparing():
+            time.now_s += 2
+            assert compiling.seconds_spent() == 3  # so far
+        time.now_s += 4
     time.now_s += 8
     assert compiling.seconds_spent() == 7
 
@@ -31,10 +29,9 @@ def test_preparations_within_each_other_count_once(time: Time) -> None:
 def test_the_clock_stands_still_meanwhile(time: Time) -> None:
     began = clock()
     time.now_s += 1
-    report_preparation(True)
-    time.now_s += 2
-    assert clock() - began == 1
-    report_preparation(False)
+    with preparing():
+        time.now_s += 2
+        assert clock() - began == 1
     time.now_s += 4
     assert clock() - began == 5
 

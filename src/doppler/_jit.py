@@ -10,7 +10,7 @@ import pickle
 import sys
 import uuid
 from collections.abc import Callable
-from functools import cache
+from functools import cache, wraps
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -19,16 +19,13 @@ import numpy as np
 
 from doppler import compiling
 
-compiling.report_preparation(True)
-try:
+with compiling.preparing():
     import numba
     from numba import uint64
     from numba.core import event
     from numba.core.caching import FunctionCache
     from numba.core.serialize import dumps
     from numba.extending import register_jitable
-finally:
-    compiling.report_preparation(False)
 
 __all__ = ["njit", "register_jitable", "uint64"]
 
@@ -49,10 +46,12 @@ def njit(*, cache: bool = False, **options: Any) -> Callable[[Callable[..., Any]
     Where there is no place for a cache, there is none, and that is logged once.
     """
 
+    @_metered
     def decorate(function: Callable[..., Any]) -> Any:
         dispatcher: Any = numba.njit(**options)(function)
-        if numba.config.DISABLE_JIT:  # it is the plain function
+        if dispatcher is function:  # NUMBA_DISABLE_JIT is set
             return dispatcher
+        dispatcher._compile_for_args = _metered(dispatcher._compile_for_args)
         try:
             _source(function.__module__)
             if cache:
@@ -62,6 +61,17 @@ def njit(*, cache: bool = False, **options: Any) -> Callable[[Callable[..., Any]
         return dispatcher
 
     return decorate
+
+
+def _metered(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, the seconds of which are those of preparing kernels."""
+
+    @wraps(function)
+    def metered(*arguments: Any, **options: Any) -> Any:
+        with compiling.preparing():
+            return function(*arguments, **options)
+
+    return metered
 
 
 class _Cache(FunctionCache):
@@ -177,17 +187,13 @@ def _warn(message: str, *values: object) -> None:
 
 
 class _Reporter(event.Listener):
-    """Passes on when events of numba's begin and end."""
-
-    def __init__(self, report: Callable[[bool], None]) -> None:
-        self.report = report
+    """Passes on when numba begins and ends to compile."""
 
     def on_start(self, _: Any) -> None:
-        self.report(True)
+        compiling.report_compilation(True)
 
     def on_end(self, _: Any) -> None:
-        self.report(False)
+        compiling.report_compilation(False)
 
 
-event.register("numba:compiler_lock", _Reporter(compiling.report_preparation))
-event.register("numba:compile", _Reporter(compiling.report_compilation))
+event.register("numba:compile", _Reporter())

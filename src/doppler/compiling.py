@@ -12,7 +12,7 @@ Listener = Callable[[bool], None]  # True when a compilation begins, False when 
 
 
 class _Meter:
-    """The seconds during which some thread prepares kernels, calls within each other once."""
+    """The seconds during which some thread is inside; calls within each other count once."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -20,12 +20,16 @@ class _Meter:
         self._since_s = 0.0
         self._before_s = 0.0
 
-    def report(self, begins: bool) -> None:
+    def enter(self) -> None:
         with self._lock:
-            if begins and not self._inside:
+            if not self._inside:
                 self._since_s = perf_counter()
-            self._inside += 1 if begins else -1
-            if not begins and not self._inside:
+            self._inside += 1
+
+    def leave(self) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
                 self._before_s += perf_counter() - self._since_s
 
     def seconds(self, now_s: float) -> float:
@@ -59,9 +63,14 @@ def on_compile(listener: Listener) -> Iterator[None]:
         _listeners.remove(listener)
 
 
-def report_preparation(begins: bool) -> None:
-    """Take note that kernels begin to be compiled or loaded, or end to be."""
-    _meter.report(begins)
+@contextmanager
+def preparing() -> Iterator[None]:
+    """Count what is done inside as compiling or loading kernels."""
+    _meter.enter()
+    try:
+        yield
+    finally:
+        _meter.leave()
 
 
 def report_compilation(begins: bool) -> None:

@@ -9,7 +9,7 @@ from fake_time import Time, slow_to_compile
 
 from doppler import placers
 from doppler.cli.output import telling_of_compilation
-from doppler.compiling import report_compilation, report_preparation
+from doppler.compiling import preparing, report_compilation
 
 NOTICE = "compiling for this machine: 8 s to a minute, the first time only …\n"
 
@@ -54,9 +54,8 @@ def test_no_line_says_so_where_they_are_loaded_or_compiled_quickly(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("doppler.cli.output.Timer", ImpatientTimer)
-    with telling_of_compilation():
-        report_preparation(True)
-        report_preparation(False)
+    with telling_of_compilation(), preparing():
+        pass
     monkeypatch.setattr("doppler.cli.output.Timer", PatientTimer)
     with telling_of_compilation():
         compile_twice()
