@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test check format bench clean clean-cache
+.PHONY: demo test check format bench clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/base.stamp  ## simulate a graph on four devices and draw the timeline
@@ -27,9 +27,6 @@ bench: $(VENV)/dev.stamp  ## the simulator against SimPy, the workloads against 
 	$(BIN)/python benchmarks/simulator.py
 	$(BIN)/python benchmarks/workloads.py
 	$(BIN)/python benchmarks/engine.py
-
-clean-cache:  ## forget compiled kernels
-	find src -name "*.nb[ic]" -delete
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -71,11 +71,11 @@ def _compare(
     graph: "Graph", topology: "Topology", seed: int
 ) -> tuple[list[dict[str, Any]], "Trace"]:
     """A row per placer, best first, and the best one's trace."""
+    from doppler.compiling import clock
     from doppler.placers import gap, lower_bounds, make_placer
     from doppler.placers.doppler import warm_up
     from doppler.progress import track
     from doppler.sim import Simulator
-    from doppler.timing import stopwatch
 
     simulator = Simulator(topology)
     bound = lower_bounds(graph, topology).best_s
@@ -83,9 +83,9 @@ def _compare(
     traces = []
     warm_up()
     for name in track(PLACERS, "placing"):
-        watch = stopwatch()
+        began = clock()
         assignment = make_placer(name).place(graph, topology, seed=seed)
-        took = watch()
+        took = clock() - began
         trace = simulator.run(graph, assignment, seed)
         traces.append(trace)
         rows.append(

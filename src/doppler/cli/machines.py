@@ -89,11 +89,13 @@ def this_machine(*, probe_again: bool = False) -> "Topology":
         age = _age(time() - path.stat().st_mtime)
         note(f"this machine as measured {age} ago ({path}); measure again with --probe")
         return topology
+    from doppler.engine.backends.registry import default_backend
     from doppler.engine.probe import probe
 
+    backend = default_backend()
     note(f"measuring this machine for about {PROBE_S:.0f} s, the first time only …")
     with showing_progress():
-        topology = replace(probe(_backend(), seconds=PROBE_S).topology, name=HERE)
+        topology = replace(probe(backend, seconds=PROBE_S).topology, name=HERE)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_topology(topology, path)
     return topology
@@ -103,17 +105,6 @@ def cache_path() -> Path:
     """The file that this machine's topology is kept in."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "doppler" / f"{HERE}.json"
-
-
-def _backend() -> str:
-    """`cuda` where there is a GPU, else `cpu`; a `MissingExtraError` without torch."""
-    from doppler.errors import MissingExtraError
-
-    try:
-        import torch
-    except ImportError:
-        raise MissingExtraError("torch", "measuring this machine", extra="torch") from None
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _age(seconds: float) -> str:

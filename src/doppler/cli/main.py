@@ -26,7 +26,7 @@ from doppler.cli import (
     validating,
 )
 from doppler.cli.options import Verb, unwrapped, with_common_options
-from doppler.cli.output import note, print_error, set_up
+from doppler.cli.output import note, print_error, set_up, telling_of_compilation
 from doppler.errors import DopplerError, Interrupted
 
 app = typer.Typer(
@@ -91,7 +91,8 @@ def main() -> None:
     set_up()
     debug = "--debug" in sys.argv[1:]
     try:
-        code = app(standalone_mode=False)
+        with telling_of_compilation():
+            code = app(standalone_mode=False)
         sys.stdout.flush()
         sys.exit(code if isinstance(code, int) else 0)
     except DopplerError as error:

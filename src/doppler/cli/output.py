@@ -11,9 +11,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from threading import Timer
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from doppler.compiling import on_compile
 from doppler.errors import ConfigError
 from doppler.progress import listening
 from doppler.text import json_visible, visible
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
 PATIENCE_S = 2.0  # work that takes longer shows that it goes on
+COMPILING_PATIENCE_S = 1.0  # kernels that are compiled in less are not worth a line
 NO_LIMIT = 1_000_000  # columns: tables are as wide as what is in them
 _settings = {"quiet": False, "stdout_is_taken": False}
 
@@ -194,6 +197,17 @@ def showing_progress() -> Iterator[None]:
         bar.close()
 
 
+@contextmanager
+def telling_of_compilation() -> Iterator[None]:
+    """Say once on stderr that kernels are being compiled, if that takes over a second inside."""
+    notice = _CompilationNotice()
+    try:
+        with on_compile(notice.update):
+            yield
+    finally:
+        notice.close()
+
+
 class _Bar:
     """A progress bar on a terminal; nothing elsewhere."""
 
@@ -222,3 +236,33 @@ class _Bar:
     def close(self) -> None:
         if self._progress is not None:
             self._progress.stop()
+
+
+class _CompilationNotice:
+    """One line, once kernels have been compiled for a while; to load them is no reason for it."""
+
+    def __init__(self) -> None:
+        self._compiled_s = 0.0
+        self._began = 0.0
+        self._said = False
+        self._timer: Timer | None = None
+
+    def update(self, begins: bool) -> None:
+        if not begins:
+            self._compiled_s += monotonic() - self._began
+            self.close()
+        elif not self._said:
+            self._began = monotonic()
+            self._timer = Timer(max(COMPILING_PATIENCE_S - self._compiled_s, 0.0), self._say)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer.join()
+            self._timer = None
+
+    def _say(self) -> None:
+        self._said = True
+        note("compiling for this machine: 8 s to a minute, the first time only …")

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from doppler._jit import njit
 from doppler.arrays import FloatArray, IntArray
 from doppler.mdp.kernel import LEAK
 

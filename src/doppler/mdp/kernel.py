@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit, uint64
 
+from doppler._jit import njit, uint64
 from doppler.arrays import FloatArray, IntArray
 from doppler.mdp.features import (
     EXTRA_START,

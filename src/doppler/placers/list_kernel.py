@@ -7,8 +7,8 @@ O(V (log V + D G W) + E D) for D devices, G gaps and a window of W.
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from doppler._jit import njit
 from doppler.arrays import FloatArray, IntArray
 from doppler.placers.list_rules import Problem
 

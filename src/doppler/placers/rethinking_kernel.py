@@ -3,8 +3,8 @@
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from doppler._jit import njit
 from doppler.arrays import BoolArray, FloatArray, IntArray
 from doppler.mdp.instance import Tables
 from doppler.mdp.rollout import FREE

@@ -3,8 +3,8 @@
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from doppler._jit import njit
 from doppler.arrays import FloatArray, IntArray
 from doppler.sim.kernel import UNFINISHED, Problem, Scratch, run_batch
 

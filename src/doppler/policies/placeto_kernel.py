@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from doppler._jit import njit
 from doppler.arrays import IntArray
 from doppler.inference.kernel import multiply
 

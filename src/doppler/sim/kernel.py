@@ -10,9 +10,8 @@ are compared by (priority or ready time, task): that is what lets this equal its
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
-from numba.extending import register_jitable
 
+from doppler._jit import njit, register_jitable
 from doppler.arrays import BoolArray, FloatArray, IntArray
 
 # Without `_nrt=False` every read of an array in a tuple counts references: 20 times slower.

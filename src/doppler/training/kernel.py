@@ -11,8 +11,8 @@ every node scales its sums by its own largest term, so no spread of scores is to
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from doppler._jit import njit
 from doppler.arrays import FloatArray, IntArray
 
 # As in `doppler.sim.kernel`: nothing here allocates, so there are no references to count.

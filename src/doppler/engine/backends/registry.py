@@ -3,7 +3,7 @@
 from importlib import import_module
 
 from doppler.engine.backends.base import Backend
-from doppler.errors import UnknownNameError
+from doppler.errors import MissingExtraError, UnknownNameError
 from doppler.topology.topology import Topology
 
 BACKENDS = {
@@ -20,3 +20,12 @@ def make_backend(name: str, topology: Topology) -> Backend:
     module, _, kind = BACKENDS[name].partition(":")
     backend: Backend = getattr(import_module(module), kind)(topology)
     return backend
+
+
+def default_backend() -> str:
+    """`cuda` where there is a GPU, else `cpu`; a `MissingExtraError` without torch."""
+    try:
+        import torch
+    except ImportError:
+        raise MissingExtraError("torch", "measuring this machine", extra="torch") from None
+    return "cuda" if torch.cuda.is_available() else "cpu"
