@@ -14,6 +14,13 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 LONG = ("make ", "git ", "pip ")  # set-up and suites, which cannot run inside a test
 
 
+def write_shown_files(page: Path, folder: Path) -> None:
+    """Write the files that a page shows."""
+    shown_files = r"(?ms)^`([\w.-]+)`:\n\n```\w*\n(.*?)^```"
+    for name, content in re.findall(shown_files, page.read_text("utf-8")):
+        (folder / name).write_text(content)
+
+
 def blocks(page: Path, language: str) -> list[str]:
     return re.findall(
         rf"^```{language}\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL
@@ -26,9 +33,8 @@ def test_commands(
 ) -> None:
     """In order, in one folder, as a reader would type them; files shown in the page are there."""
     monkeypatch.chdir(tmp_path)
-    shown_files = r"(?ms)^`([\w.-]+)`:\n\n```\w*\n(.*?)^```"
-    for name, content in re.findall(shown_files, page.read_text("utf-8")):
-        (tmp_path / name).write_text(content)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    write_shown_files(page, tmp_path)
     dop = runner(capsys, monkeypatch)
     for block in blocks(page, "console"):
         for line in re.findall(r"^\$ (.*)$", block, re.MULTILINE):
@@ -43,6 +49,8 @@ def test_commands(
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_python(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    write_shown_files(page, tmp_path)
     for block in blocks(page, "python"):
         exec(compile(block, str(page), "exec"), {})
 

@@ -23,7 +23,15 @@ if TYPE_CHECKING:
     from doppler.executor import Executor
     from doppler.formats import from_networkx, load_graph, to_networkx
     from doppler.graph import Graph, GraphBuilder, Kernel, OpKind, read_graph, write_graph
-    from doppler.placers import LowerBounds, Placer, lower_bounds, make_placer, place
+    from doppler.placers import (
+        ComparisonRow,
+        LowerBounds,
+        Placer,
+        compare,
+        lower_bounds,
+        make_placer,
+        place,
+    )
     from doppler.placers.doppler import DopplerPlacer
     from doppler.programs import Program, ProgramBuilder
     from doppler.sharding import shard
@@ -40,6 +48,7 @@ __version__ = "0.1.0"
 
 _MODULE_OF = {
     "Assignment": "doppler.assignment",
+    "ComparisonRow": "doppler.placers",
     "CostModel": "doppler.cost",
     "Costs": "doppler.cost",
     "Device": "doppler.topology",
@@ -69,6 +78,7 @@ _MODULE_OF = {
     "Trace": "doppler.trace",
     "TrainConfig": "doppler.training.config",
     "calibrate": "doppler.engine.calibration",
+    "compare": "doppler.placers",
     "execute": "doppler.engine.engine",
     "from_networkx": "doppler.formats",
     "load_graph": "doppler.formats",
@@ -94,6 +104,7 @@ _SUBMODULES = ("errors", "programs")
 
 __all__ = [
     "Assignment",
+    "ComparisonRow",
     "CostModel",
     "Costs",
     "Device",
@@ -123,6 +134,7 @@ __all__ = [
     "Trace",
     "TrainConfig",
     "calibrate",
+    "compare",
     "errors",
     "execute",
     "from_networkx",

@@ -13,6 +13,8 @@ DopplerError
 ├── CheckpointError    (ValueError)    a policy that cannot be saved, or a file without one
 ├── TrainingError      (RuntimeError)  training that cannot go on
 ├── EngineError        (RuntimeError)  a run on real devices that failed, and at which vertex
+├── PlacerError        (RuntimeError)  a placer of one's own that cannot be loaded, or that failed
+├── WrongTypeError     (TypeError)     an argument of a type it cannot have
 ├── UnknownNameError   (LookupError)   no placer, topology, strategy… of that name
 ├── MissingExtraError  (ImportError)   an optional library is needed and absent
 └── OutOfMemoryError   (RuntimeError)  no task can start: device memory is too small
@@ -79,6 +81,17 @@ class TrainingError(DopplerError, RuntimeError):
 
 class EngineError(DopplerError, RuntimeError):
     """A run on real devices that failed."""
+
+
+class PlacerError(DopplerError, RuntimeError):
+    """A placer of one's own that cannot be loaded, or that failed."""
+
+
+class WrongTypeError(DopplerError, TypeError):
+    """An argument of a type it cannot have."""
+
+    def __init__(self, argument: str, value: object, wanted: str) -> None:
+        super().__init__(f"{argument} must be {wanted}, not of type `{type(value).__name__}`")
 
 
 class UnknownNameError(DopplerError, LookupError):

@@ -18,6 +18,7 @@ from doppler.graph.graph import Graph
 from doppler.placers.registry import make_placer
 from doppler.placers.search import INSTANT, SearchConfig, search, warm_up
 from doppler.progress import report
+from doppler.resolve import as_assignment, as_graph, as_topology
 from doppler.sim.config import SimConfig
 from doppler.sim.simulator import Simulator
 from doppler.topology.topology import Topology
@@ -88,10 +89,10 @@ class Validation:
 
 
 def validate(
-    graph: Graph,
-    topology: Topology,
+    graph: Graph | str | Path,
+    topology: Topology | str | Path,
     engine: Executor,
-    assignments: Sequence[Assignment],
+    assignments: Sequence[Assignment | str | Path],
     *,
     repeats: int = 3,
     warm_up: int = 1,
@@ -101,34 +102,38 @@ def validate(
 
     Each runs `warm_up` times unmeasured, then `repeats` times; in turns, so that a machine that
     gets slower does so for all. One that fails, say for want of memory, is left out and listed.
+    Graph, topology and assignments may be given as the paths of their files, and the topology as
+    the name of a preset.
     """
+    graph, topology = as_graph(graph), as_topology(topology)
+    chosen = [as_assignment(each) for each in assignments]
     if repeats < 1 or warm_up < 0:
         raise ConfigError("repeats must be at least 1, and warm_up not negative")
-    predicted = Simulator(topology, config).makespans(graph, assignments)
+    predicted = Simulator(topology, config).makespans(graph, chosen)
     failures = {
-        i: f"{assignments[i].placer}: runs out of memory in the simulator"
+        i: f"{chosen[i].placer}: runs out of memory in the simulator"
         for i in np.flatnonzero(np.isinf(predicted)).tolist()
     }
-    measured: list[list[float]] = [[] for _ in assignments]
-    total = (warm_up + repeats) * len(assignments)
+    measured: list[list[float]] = [[] for _ in chosen]
+    total = (warm_up + repeats) * len(chosen)
     for step in range(total):
         report("running assignments", step, total)
-        turn, i = divmod(step, len(assignments))
+        turn, i = divmod(step, len(chosen))
         if i in failures:
             continue
         try:
-            trace = engine.run(graph, assignments[i])
+            trace = engine.run(graph, chosen[i])
         except (EngineError, OutOfMemoryError) as error:
-            failures[i] = f"{assignments[i].placer}: {error.message}"
+            failures[i] = f"{chosen[i].placer}: {error.message}"
             continue
         if turn >= warm_up:
             measured[i].append(trace.makespan_s)
     report("running assignments", total, total)
-    ran = [i for i in range(len(assignments)) if i not in failures]
+    ran = [i for i in range(len(chosen)) if i not in failures]
     return Validation(
         graph=graph.name,
         topology=topology.name,
-        placers=tuple(assignments[i].placer for i in ran),
+        placers=tuple(chosen[i].placer for i in ran),
         measured_s=frozen(np.array([np.mean(measured[i]) for i in ran])),
         spread_s=frozen(np.array([np.std(measured[i]) for i in ran])),
         predicted_s=frozen(predicted[ran]),
@@ -198,7 +203,9 @@ def _error_of(
 
     A run counts by how close it comes to the best; those that do not fit into memory do not.
     """
-    devices = np.array([run.assignment.devices for run in runs]).reshape(-1, graph.num_vertices)
+    devices = np.array([run.assignment.devices for run in runs]).reshape(
+        len(runs), graph.num_vertices
+    )
     fits = np.isfinite(Simulator(topology).makespans(graph, devices))
     devices = devices[fits]
     measured = np.maximum([run.makespan_s for run in runs], 1e-12)[fits]

@@ -192,7 +192,7 @@ def test_a_policy_of_arrays_can_be_trained_on() -> None:
 def test_what_has_no_policy_is_refused(tmp_path: Path) -> None:
     with pytest.raises(errors.CheckpointError, match="does not exist"):
         make_placer(f"doppler:{tmp_path}")
-    with pytest.raises(errors.UnknownNameError):
+    with pytest.raises(errors.ConfigError, match="takes no run"):
         make_placer("heft:runs/x")
 
 

@@ -20,7 +20,7 @@ from doppler.cli.output import (
 from doppler.errors import ConfigError
 
 if TYPE_CHECKING:
-    from doppler.placers.comparison import Row
+    from doppler.placers.comparison import ComparisonRow
 
 
 def compare(
@@ -51,8 +51,7 @@ def compare(
     from doppler.cli.machines import find_topology
     from doppler.formats import load_graph
     from doppler.placers import make_placer, placer_names
-    from doppler.placers.comparison import CompareConfig, ranked
-    from doppler.placers.comparison import compare as compare_placers
+    from doppler.placers.comparison import CompareConfig, compare_in_processes, ranked
     from doppler.progress import report
     from doppler.sim import Noise
 
@@ -66,7 +65,7 @@ def compare(
     config = CompareConfig(seeds=seeds, noise=Noise(noise, noise), budget_s=budget, seed=seed)
     rows = []
     with showing_progress():
-        for row in compare_placers(graph, topology, names, config):
+        for row in compare_in_processes(graph, topology, names, config):
             rows.append(row)
             report("comparing", len(rows), len(names))
     rows = ranked(rows)
@@ -80,7 +79,7 @@ def _without_nan(row: dict[str, Any]) -> dict[str, Any]:
     return {k: None if isinstance(v, float) and isnan(v) else v for k, v in row.items()}
 
 
-def _print(rows: "list[Row]") -> None:
+def _print(rows: "list[ComparisonRow]") -> None:
     out = stdout()
     shown = table("placer", "makespan", "with noise", "gap", "busy", "moved", "planned")
     for row in rows:

@@ -43,11 +43,9 @@ def list_names(
 
 
 def _placers() -> list[tuple[str, str]]:
-    from doppler.placers import make_placer, placer_names
-    from doppler.placers.registry import learned_names
+    from doppler.placers.registry import described_placers
 
-    rows = [(name, _first_line(make_placer(name).__doc__)) for name in placer_names()]
-    return sorted([*rows, *((f"{name}:RUN", text) for name, text in learned_names().items())])
+    return described_placers()
 
 
 def _workloads() -> list[tuple[str, str]]:
@@ -77,7 +75,3 @@ def _formats() -> list[tuple[str, str]]:
     from doppler.formats import graph_formats
 
     return [(f.name, f.description) for f in graph_formats()]
-
-
-def _first_line(text: str | None) -> str:
-    return (text or "").strip().splitlines()[0]

@@ -4,6 +4,7 @@ import gc
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from threading import Event
 from types import TracebackType
 from typing import Any, Self
@@ -20,6 +21,7 @@ from doppler.errors import ConfigError, EngineError
 from doppler.graph.graph import Graph
 from doppler.programs.numpy_ops import Array
 from doppler.progress import track
+from doppler.resolve import as_assignment, as_graph, as_topology
 from doppler.scheduler.choose import FIFO, check_strategy, priorities
 from doppler.scheduler.state import SchedulerState
 from doppler.tasks import Tasks, enumerate_tasks
@@ -73,14 +75,15 @@ class Engine:
 
     def __init__(
         self,
-        topology: Topology,
+        topology: Topology | str | Path,
         backend: str | Backend = "cpu",
         config: EngineConfig | None = None,
     ) -> None:
-        self.topology = topology
+        """`topology` is one, or the name of a preset, or the path of a file."""
+        self.topology = as_topology(topology)
         self.config = config or EngineConfig()
         self.backend: Backend = (
-            make_backend(backend, topology) if isinstance(backend, str) else backend
+            make_backend(backend, self.topology) if isinstance(backend, str) else backend
         )
         self._loaded: Loaded | None = None
         self._cancelled = Event()
@@ -303,9 +306,9 @@ class _Run:
 
 
 def execute(
-    graph: Graph,
-    topology: Topology,
-    assignment: Assignment,
+    graph: Graph | str | Path,
+    topology: Topology | str | Path,
+    assignment: Assignment | str | Path,
     *,
     inputs: Mapping[str, Any] | None = None,
     backend: str | Backend = "cpu",
@@ -313,6 +316,10 @@ def execute(
     repeats: int = 1,
     warm_up: int = 0,
 ) -> Execution:
-    """The outputs and the measured trace of running a graph under an assignment."""
+    """The outputs and the measured trace of running a graph under an assignment.
+
+    Each may be given as the path of its file, and the topology as the name of a preset.
+    """
+    graph, assignment = as_graph(graph), as_assignment(assignment)
     with Engine(topology, backend, config) as engine:
         return engine.execute(graph, assignment, inputs, repeats=repeats, warm_up=warm_up)

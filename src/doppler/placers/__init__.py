@@ -3,13 +3,16 @@
 from doppler.placers.answer import Answer, ask
 from doppler.placers.base import Placer
 from doppler.placers.bounds import LowerBounds, gap, is_optimal, lower_bounds, proven_bound_s
+from doppler.placers.comparison import ComparisonRow, compare
 from doppler.placers.registry import make_placer, place, placer_names
 
 __all__ = [
     "Answer",
+    "ComparisonRow",
     "LowerBounds",
     "Placer",
     "ask",
+    "compare",
     "gap",
     "is_optimal",
     "lower_bounds",

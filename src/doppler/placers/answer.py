@@ -4,11 +4,12 @@ from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 from doppler.assignment import Assignment
-from doppler.errors import OutOfMemoryError
+from doppler.errors import AssignmentError, DopplerError, OutOfMemoryError, PlacerError
 from doppler.graph.graph import Graph
-from doppler.placers.base import Placer
+from doppler.placers.base import Placer, assign
 from doppler.placers.bounds import problem_digest
 from doppler.placers.memory import may_run_out, runs_nowhere, working_bytes
+from doppler.placers.own import EXPECTED, check_placer, describe
 from doppler.sim.simulator import Simulator
 from doppler.topology.topology import Topology
 
@@ -47,15 +48,25 @@ class Answering(Protocol):
 
 
 def ask(placer: Placer, graph: Graph, topology: Topology, *, seed: int = 0) -> Answer:
-    """What a placer answers; an `OutOfMemoryError` where its assignment cannot run.
+    """What a placer answers, checked: an error that names the placer where it is not right.
 
     Assignments that do not fit are refused rather than mended: what a placer is credited with
-    is its own. To search for one that fits is what `auto` does.
+    is its own. To search for one that fits is what `auto` does. Only an assignment that does not
+    say who made it, and for what, is made to say so.
     """
-    if isinstance(placer, Answering):
-        answer = placer.answer(graph, topology, seed=seed)
-    else:
-        answer = Answer(placer.place(graph, topology, seed=seed), placer.name)
+    check_placer(placer)
+    try:
+        if isinstance(placer, Answering):
+            answer = placer.answer(graph, topology, seed=seed)
+        else:
+            answer = Answer(placer.place(graph, topology, seed=seed), placer.name)
+    except (DopplerError, MemoryError):
+        raise
+    except Exception as error:
+        raise PlacerError(
+            f"placer `{placer.name}` failed: {describe(error)}", hint="`dop --debug …` shows where"
+        ) from error
+    answer = _checked(placer, answer, graph, topology)
     if may_run_out(graph, topology):
         try:
             Simulator(topology).run(graph, answer.assignment, seed)
@@ -72,6 +83,33 @@ def _with_proof(answer: Answer, graph: Graph, topology: Topology) -> Answer:
     problem = problem_digest(graph, topology)
     assignment = replace(answer.assignment, bound_s=answer.bound_s, problem=problem)
     return replace(answer, assignment=assignment)
+
+
+def _checked(placer: Placer, answer: Answer, graph: Graph, topology: Topology) -> Answer:
+    """The answer, if it holds an assignment of this graph to this topology."""
+    if not isinstance(answer, Answer):
+        raise _returned(placer, answer, "an Answer from `answer`")
+    assignment = answer.assignment
+    if not isinstance(assignment, Assignment):
+        raise _returned(placer, assignment, "an Assignment")
+    try:
+        assignment.check(graph, topology)
+    except AssignmentError as error:
+        raise AssignmentError(
+            f"placer `{placer.name}` returned an assignment that does not fit: {error.message}",
+            hint=error.hint,
+        ) from None
+    if not (assignment.placer and assignment.topology and assignment.graph):
+        signed = assign(placer, graph, topology, assignment.devices, order=assignment.order)
+        answer = replace(answer, assignment=signed)
+    return answer
+
+
+def _returned(placer: Placer, value: object, wanted: str) -> AssignmentError:
+    kind = type(value).__name__
+    return AssignmentError(
+        f"placer `{placer.name}` returned a value of type `{kind}`, not {wanted}", hint=EXPECTED
+    )
 
 
 def _memory_hint(name: str, graph: Graph, topology: Topology) -> str:

@@ -1,5 +1,7 @@
 """Auto: a portfolio under a time budget, never worse than any of its members."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from math import inf, isfinite
@@ -17,6 +19,7 @@ from doppler.placers.base import Placer, assign
 from doppler.placers.bounds import ROUNDING, is_optimal, lower_bounds
 from doppler.placers.doppler import DopplerPlacer
 from doppler.placers.doppler import warm_up as warm_up_policy
+from doppler.placers.own import describe
 from doppler.placers.registry import make_placer
 from doppler.placers.search import INSTANT, SearchConfig, search, warm_up
 from doppler.progress import track
@@ -170,23 +173,20 @@ class _Portfolio:
 
     def ask(self, placer: Placer) -> None:
         """Add what a placer makes of the graph."""
-        began = monotonic()
-        try:
+        with self._member(placer.name) as began:
             assignment = placer.place(self.graph, self.topology, seed=self.seed)
             self._add(placer.name, assignment, began)
-        except DopplerError as error:
-            self.members.append(Member(placer.name, inf, monotonic() - began, str(error)))
 
     def solve(self, seconds: float, *, repeatable: bool) -> None:
         """Add what the exact solver finds, and take over its bound."""
         from doppler.placers.exact import ExactPlacer
 
-        began = monotonic()
-        solver, first = ExactPlacer(seconds, repeatable=repeatable), self.best().assignment
-        answer = solver.answer(self.graph, self.topology, seed=self.seed, first=first)
-        self.bound_s = max(self.bound_s, answer.bound_s)
-        self.interrupted = answer.interrupted
-        self._add(EXACT, answer.assignment, began)
+        with self._member(EXACT) as began:
+            solver, first = ExactPlacer(seconds, repeatable=repeatable), self.best().assignment
+            answer = solver.answer(self.graph, self.topology, seed=self.seed, first=first)
+            self.bound_s = max(self.bound_s, answer.bound_s)
+            self.interrupted = answer.interrupted
+            self._add(EXACT, answer.assignment, began)
 
     def search(self, seconds: float, evaluations: int | None) -> None:
         """Add what search finds from the best so far."""
@@ -197,6 +197,18 @@ class _Portfolio:
         config = SearchConfig(seconds=seconds, evaluations=evaluations, enough_s=enough_s)
         result = search(self.graph, self.topology, starts, config, seed=self.seed)
         self._add(SEARCH, Assignment(result.devices), began)
+
+    @contextmanager
+    def _member(self, name: str) -> Iterator[float]:
+        """When a member began; if it fails, that is noted, and the others go on."""
+        began = monotonic()
+        try:
+            yield began
+        except MemoryError:
+            raise
+        except Exception as error:
+            what = str(error) if isinstance(error, DopplerError) else describe(error)
+            self.members.append(Member(name, inf, monotonic() - began, what))
 
     def _add(self, name: str, assignment: Assignment, began: float) -> None:
         makespan_s = float(self._simulator.makespans(self.graph, [assignment], seed=self.seed)[0])

@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from doppler.assignment import Assignment
 from doppler.cost import Costs, DefaultCostModel
 from doppler.graph.graph import Graph
 from doppler.placers.memory import allowed, may_run_out, split_s
+from doppler.resolve import as_graph, as_topology
 from doppler.topology.topology import Topology
 
 MAX_LP_ROWS = 2000  # distinct vertices up to which the linear program is solved
@@ -35,8 +37,12 @@ class LowerBounds:
         return max(self.path_s, self.work_s, self.window_s, self.host_s, self.memory_s)
 
 
-def lower_bounds(graph: Graph, topology: Topology) -> LowerBounds:
-    """Lower bounds on the makespan of `graph` on `topology` under any assignment."""
+def lower_bounds(graph: Graph | str | Path, topology: Topology | str | Path) -> LowerBounds:
+    """Lower bounds on the makespan of `graph` on `topology` under any assignment.
+
+    Each may be given as the path of its file, and the topology as the name of a preset.
+    """
+    graph, topology = as_graph(graph), as_topology(topology)
     costs = DefaultCostModel().costs(graph, topology)
     assigned = graph.assigned
     if not len(assigned):

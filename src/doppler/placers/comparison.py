@@ -5,18 +5,22 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from doppler.compiling import clock
-from doppler.errors import DopplerError
+from doppler.errors import ConfigError, DopplerError, WrongTypeError
 from doppler.graph.graph import Graph
 from doppler.placers.answer import ask
-from doppler.placers.base import cores
+from doppler.placers.base import Placer, cores
 from doppler.placers.bounds import gap, lower_bounds
-from doppler.placers.registry import make_placer
+from doppler.placers.own import check_placer
+from doppler.placers.registry import checked_budget, make_placer, placer_names
 from doppler.placers.search import warm_up
+from doppler.progress import track
+from doppler.resolve import as_graph, as_topology
 from doppler.sim.config import SimConfig
 from doppler.sim.noise import Noise
 from doppler.sim.simulator import Simulator
@@ -32,9 +36,14 @@ class CompareConfig:
     budget_s: float = 10.0  # for placers that take one
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        if self.seeds < 1:
+            raise ConfigError(f"seeds is {self.seeds}, must be at least 1")
+        checked_budget(self.budget_s)
+
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ComparisonRow:
     """What one placer came to."""
 
     placer: str
@@ -50,8 +59,40 @@ class Row:
 
 
 def compare(
+    graph: Graph | str | Path,
+    topology: Topology | str | Path,
+    placers: Sequence[str | Placer] | None = None,
+    *,
+    budget_s: float = 10.0,
+    seeds: int = 10,
+    seed: int = 0,
+) -> list[ComparisonRow]:
+    """A row for each placer, the fastest first and failures last.
+
+    Graph and topology may be given as the paths of their files, and the topology as the name of a
+    preset. Placers are given by name or as objects; all that come with the package if left out.
+    They run in this process, one after the other, each on all cores. `budget_s` is for those,
+    given by name, that search as long as they may; `seeds` is the number of draws of the noise.
+    """
+    graph, topology = as_graph(graph), as_topology(topology)
+    if placers is not None and (isinstance(placers, str) or not isinstance(placers, Sequence)):
+        raise WrongTypeError("placers", placers, "a list of names and placers")
+    config = CompareConfig(seeds=seeds, budget_s=budget_s, seed=seed)
+    chosen = placer_names() if placers is None else list(placers)
+    for placer in chosen:
+        if isinstance(placer, str):
+            make_placer(placer)
+        else:
+            check_placer(placer)
+    bound = lower_bounds(graph, topology).best_s
+    return ranked(
+        [_row(graph, topology, placer, config, bound) for placer in track(chosen, "comparing")]
+    )
+
+
+def compare_in_processes(
     graph: Graph, topology: Topology, placers: Sequence[str], config: CompareConfig
-) -> Iterator[Row]:
+) -> Iterator[ComparisonRow]:
     """A row for each placer as it is done, several at a time, each in a process of its own.
 
     The processes share out the cores between them, so that all placers have as many, and those
@@ -75,7 +116,7 @@ def compare(
             raise
 
 
-def ranked(rows: Iterable[Row]) -> list[Row]:
+def ranked(rows: Iterable[ComparisonRow]) -> list[ComparisonRow]:
     """The rows, the fastest first and failures last, with the best bound that any placer found."""
     rows = sorted(rows, key=lambda r: (bool(r.error), 0.0 if r.error else r.makespan_s, r.placer))
     bound_s = max((row.lower_bound_s for row in rows), default=0.0)
@@ -99,11 +140,15 @@ def _take_cores(started: Any, workers: int) -> None:
         os.sched_setaffinity(0, mine)
 
 
-def _row(graph: Graph, topology: Topology, name: str, config: CompareConfig, bound: float) -> Row:
+def _row(
+    graph: Graph, topology: Topology, placer: str | Placer, config: CompareConfig, bound: float
+) -> ComparisonRow:
     warm_up()
+    name = placer if isinstance(placer, str) else placer.name
     began = clock()
     try:
-        placer = make_placer(name, budget_s=config.budget_s)
+        if isinstance(placer, str):
+            placer = make_placer(placer, budget_s=config.budget_s)
         answer = ask(placer, graph, topology, seed=config.seed)
         took = clock() - began
         assignment, bound = answer.assignment, max(bound, answer.bound_s)
@@ -114,8 +159,8 @@ def _row(graph: Graph, topology: Topology, name: str, config: CompareConfig, bou
     except DopplerError as error:
         nothing = (float("nan"),) * 3
         took = clock() - began
-        return Row(name, *nothing, bound, *(float("nan"),) * 3, took, error.message)
-    return Row(
+        return ComparisonRow(name, *nothing, bound, *(float("nan"),) * 3, took, error.message)
+    return ComparisonRow(
         placer=name,
         makespan_s=trace.makespan_s,
         mean_s=float(draws.mean()),

@@ -74,7 +74,7 @@ class GeneticPlacer:
                 if config.generations is not None:
                     share = generation / config.generations
                 report("breeding", int(1000 * min(share, 1.0)), 1000)
-                if share >= 1.0:
+                if share >= 1.0 or size == 1 or not len(graph.assigned):
                     break
                 keys = _next_generation(keys, costs, config, rng)
         except (KeyboardInterrupt, Interrupted):

@@ -1,16 +1,27 @@
 """The placers by name."""
 
 from importlib import import_module
+from numbers import Real
+from pathlib import Path
 
 from doppler.assignment import Assignment
-from doppler.errors import ConfigError, UnknownNameError
+from doppler.errors import ConfigError, DopplerError, UnknownNameError
 from doppler.graph.graph import Graph
 from doppler.inference.checkpoint import has_shipped_policy
 from doppler.placers.answer import ask
 from doppler.placers.base import Placer
+from doppler.placers.own import (
+    installed_placers,
+    is_reference,
+    load_installed,
+    load_placer,
+    package_of,
+)
+from doppler.resolve import as_graph, as_topology
 from doppler.topology.topology import Topology
 
 DEFAULT = "auto"
+MAX_BUDGET_S = 1e6  # eleven days
 
 _PLACERS = {  # name: "module:class"
     "annealing": "doppler.placers.search:AnnealingPlacer",
@@ -64,23 +75,95 @@ def learned_names() -> dict[str, str]:
     return found
 
 
+def described_placers() -> list[tuple[str, str]]:
+    """The names of all placers and the first line of what they are, also of installed ones."""
+    rows = [(name, _first_line(make_placer(name))) for name in placer_names()]
+    rows += [(f"{name}:RUN", text) for name, text in learned_names().items()]
+    for name, point in installed_placers(_names()).items():
+        try:
+            text = _first_line(load_installed(point, budget_s=None))
+        except DopplerError as error:
+            text = f"Cannot be used: {error.message}"
+        rows.append((name, f"{text} (from {package_of(point)})".strip()))
+    return sorted(rows)
+
+
 def make_placer(name: str, *, budget_s: float | None = None) -> Placer:
     """The placer of that name; `budget_s` is for those that search as long as they may.
 
     `doppler:runs/x` places by the policy of a training run, or of a checkpoint; `auto:runs/x` has
     it in its portfolio. Without a run they take the policy that comes with the package; where none
     does, `auto` goes without, and `doppler` is a `CheckpointError`.
+
+    `package.module:MyPlacer` is a placer of one's own: a class, a placer, or a function that makes
+    one, in a module in the current folder or in Python's path. A name may also be that of an entry
+    point of the group `doppler.placers`, which an installed package brings.
     """
-    name, with_policy, path = name.partition(":")
-    known = _LEARNED | _BASELINES if with_policy else _PLACERS | _LEARNED
-    if name in _BASELINES and not with_policy:
+    if budget_s is not None:
+        budget_s = checked_budget(budget_s)
+    head, colon, path = name.partition(":")
+    if head in _names():
+        return _built_in(head, path if colon else None, budget_s)
+    installed = installed_placers(_names())
+    if name in installed:
+        return load_installed(installed[name], budget_s=budget_s)
+    if head in installed:
+        raise _takes_no_run(head, path)
+    known = [*_names(), *installed]
+    if is_reference(name):
+        return load_placer(name, budget_s=budget_s, known=known)
+    raise UnknownNameError("placer", head, known)
+
+
+def checked_budget(budget_s: float) -> float:
+    """The seconds, if they are a budget: positive, and at most a million."""
+    if not isinstance(budget_s, Real) or not 0 < budget_s <= MAX_BUDGET_S:
+        raise ConfigError(
+            f"budget_s is {budget_s}, must be a number of seconds above 0 and at most "
+            f"{MAX_BUDGET_S:,.0f}"
+        )
+    return float(budget_s)
+
+
+def place(
+    graph: Graph | str | Path,
+    topology: Topology | str | Path,
+    placer: str | Placer = DEFAULT,
+    *,
+    budget_s: float | None = None,
+    seed: int = 0,
+) -> Assignment:
+    """The assignment a placer, or the placer of that name, makes.
+
+    Graph and topology may be given as the paths of their files, and the topology as the name of a
+    preset. `budget_s` is for placers, given by name, that search as long as they may. What the
+    placer returns is checked; an `OutOfMemoryError` where the devices' memory is too small for it.
+    """
+    if isinstance(placer, str):
+        placer = make_placer(placer, budget_s=budget_s)
+    elif budget_s is not None:
+        raise ConfigError(
+            "budget_s is for placers that are given by name",
+            hint="give the placer its budget when you make it",
+        )
+    return ask(placer, as_graph(graph), as_topology(topology), seed=seed).assignment
+
+
+def _names() -> list[str]:
+    return sorted(_PLACERS | _LEARNED | _BASELINES)
+
+
+def _built_in(name: str, path: str | None, budget_s: float | None) -> Placer:
+    """The placer of that name, with the policy at `path` if there is one."""
+    takes_policy = _LEARNED | _BASELINES
+    if path is not None and name not in takes_policy:
+        raise _takes_no_run(name, path)
+    if (path is None and name in _BASELINES) or path == "":
         raise ConfigError(f"placer `{name}` needs a policy", hint=f"as in `{name}:runs/x`")
-    if name not in known:
-        raise UnknownNameError("placer", name, _PLACERS | _LEARNED | _BASELINES)
-    module, _, cls = known[name].partition(":")
+    module, _, cls = (takes_policy | _PLACERS)[name].partition(":")
     kind = getattr(import_module(module), cls)
     placer: Placer
-    if with_policy:
+    if path is not None:
         placer = kind.from_path(path, seconds=budget_s)
     elif budget_s is not None and hasattr(kind, "with_budget"):
         placer = kind.with_budget(budget_s)
@@ -89,12 +172,13 @@ def make_placer(name: str, *, budget_s: float | None = None) -> Placer:
     return placer
 
 
-def place(
-    graph: Graph, topology: Topology, placer: str | Placer = DEFAULT, *, seed: int = 0
-) -> Assignment:
-    """The assignment a placer, or the placer of that name, makes.
+def _takes_no_run(name: str, path: str) -> ConfigError:
+    takers = ", ".join(sorted(_LEARNED | _BASELINES))
+    return ConfigError(
+        f"placer `{name}` takes no run, but is given `{path}`",
+        hint=f"write `{name}`; placers that take a run: {takers}",
+    )
 
-    An `OutOfMemoryError` where the devices' memory is too small for it to run.
-    """
-    chosen = make_placer(placer) if isinstance(placer, str) else placer
-    return ask(chosen, graph, topology, seed=seed).assignment
+
+def _first_line(placer: Placer) -> str:
+    return (type(placer).__doc__ or "").strip().partition("\n")[0]

@@ -1,11 +1,13 @@
 """The readable simulator: drives the scheduler's state machine in virtual time (Alg. 1)."""
 
 from heapq import heappop, heappush, heapreplace
+from pathlib import Path
 
 import numpy as np
 
 from doppler.assignment import Assignment
 from doppler.graph.graph import Graph
+from doppler.resolve import as_topology
 from doppler.scheduler.choose import priorities
 from doppler.scheduler.state import SchedulerState
 from doppler.sim.config import SimConfig
@@ -27,8 +29,8 @@ class ReferenceSimulator:
     happens at the same instant, all is taken in before the scheduler chooses again.
     """
 
-    def __init__(self, topology: Topology, config: SimConfig | None = None) -> None:
-        self.topology = topology
+    def __init__(self, topology: Topology | str | Path, config: SimConfig | None = None) -> None:
+        self.topology = as_topology(topology)
         self.config = config or SimConfig()
 
     def run(self, graph: Graph, assignment: Assignment, seed: int = 0) -> Trace:

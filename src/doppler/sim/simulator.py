@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from math import inf
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from doppler.cost import Costs
 from doppler.errors import AssignmentError, ConfigError
 from doppler.graph.graph import Graph
 from doppler.graph.levels import depths
+from doppler.resolve import as_assignment, as_graph, as_topology
 from doppler.scheduler.choose import ORDER, priorities
 from doppler.sim.config import SimConfig
 from doppler.sim.noise import draw
@@ -37,8 +39,9 @@ class Simulator:
     >>> simulator.makespans(graph, many_devices)  # (B, V) assignments at once
     """
 
-    def __init__(self, topology: Topology, config: SimConfig | None = None) -> None:
-        self.topology = topology
+    def __init__(self, topology: Topology | str | Path, config: SimConfig | None = None) -> None:
+        """`topology` is one, or the name of a preset, or the path of a file."""
+        self.topology = as_topology(topology)
         self.config = config or SimConfig()
         self._prepared: tuple[Graph, Costs, dict[str, Any]] | None = None
         self._problem: tuple[Graph, tuple[int, ...], Problem] | None = None  # the last one
@@ -146,7 +149,7 @@ class Simulator:
         for assignment in devices:
             assignment.check(graph, self.topology)
         size = graph.num_vertices
-        return np.array([a.devices for a in devices], np.int64).reshape(-1, size)
+        return np.array([a.devices for a in devices], np.int64).reshape(len(devices), size)
 
     def problem(self, graph: Graph, seeds: Sequence[int] = (0,)) -> "Problem":
         """The graph on this topology for the kernel, with a draw of the noise for each seed."""
@@ -276,12 +279,16 @@ def _num_threads(threads: int | None) -> int:
 
 
 def simulate(
-    graph: Graph,
-    topology: Topology,
-    assignment: Assignment,
+    graph: Graph | str | Path,
+    topology: Topology | str | Path,
+    assignment: Assignment | str | Path,
     *,
     seed: int = 0,
     config: SimConfig | None = None,
 ) -> Trace:
-    """The trace of running `graph` under `assignment` on `topology`, in virtual time."""
-    return Simulator(topology, config).run(graph, assignment, seed)
+    """The trace of running `graph` under `assignment` on `topology`, in virtual time.
+
+    Each may be given as the path of its file, and the topology as the name of a preset.
+    """
+    simulator = Simulator(topology, config)
+    return simulator.run(as_graph(graph), as_assignment(assignment), seed)

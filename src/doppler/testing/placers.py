@@ -11,6 +11,7 @@ import numpy as np
 
 from doppler.graph.builder import GraphBuilder
 from doppler.graph.graph import Graph
+from doppler.placers.answer import ask
 from doppler.placers.base import Placer
 from doppler.placers.bounds import lower_bounds
 from doppler.programs.random_dag import random_dag
@@ -61,6 +62,21 @@ class PlacerContract:
         builder.input("x", output_bytes=8)
         graph, topology = builder.build(), preset("p100x4")
         assert self.placer().place(graph, topology).devices.tolist() == [-1]
+
+    def test_takes_an_empty_graph(self) -> None:
+        graph = GraphBuilder("empty").build()
+        for name in (*PRESETS, "reference:1"):
+            topology = preset(name)
+            answer = ask(self.placer(), graph, topology)
+            assert answer.assignment.devices.tolist() == []
+            assert simulate(graph, topology, answer.assignment).makespan_s == 0
+            assert answer.bound_s == lower_bounds(graph, topology).best_s == 0
+
+    def test_takes_one_vertex(self) -> None:
+        builder = GraphBuilder("one vertex")
+        builder.op("v", "matmul", reads=[], output_bytes=8, exec_s=[3.0, 1.0], transfer_s=1.0)
+        graph, topology = builder.build(), preset("reference:2")
+        ask(self.placer(), graph, topology)
 
     def test_order_names_each_vertex_after_its_producers(self) -> None:
         graph, topology = random_dag(vertices=40, depth=8, seed=6), preset("p100x4")

@@ -19,6 +19,7 @@ from doppler.policies.baseline import BaselinePolicy
 from doppler.policies.checkpoint import load_any, to_torch
 from doppler.policies.dual import PolicyConfig
 from doppler.policies.kinds import Policy, for_devices
+from doppler.resolve import as_graph, as_topology
 from doppler.topology.topology import Topology
 from doppler.training.config import TrainConfig
 from doppler.training.manifest import Manifest, distinct
@@ -41,15 +42,15 @@ PRETRAINED = "pretrained"  # the policy that comes with the package
 
 
 def train(
-    graph: Graph | Sequence[Graph],
-    topology: Topology | Sequence[Topology],
+    graph: Graph | str | Path | Sequence[Graph | str | Path],
+    topology: Topology | str | Path | Sequence[Topology | str | Path],
     config: TrainConfig | None = None,
     *,
     out: str | Path | None = None,
     start: Start | None = None,
     executor: Executor | None = None,
 ) -> Trained:
-    """A placer trained on every graph on every topology.
+    """A placer trained on every graph on every topology, given as such or by name.
 
     `out` is a new directory for the run: checkpoints, metrics and the best assignments. `start` is
     what to go on from; its policy's shape replaces the config's. Stage `real` runs assignments on
@@ -57,8 +58,8 @@ def train(
     """
     policy = None if start is None else starting_policy(start)
     manifest = make_manifest(
-        [graph] if isinstance(graph, Graph) else graph,
-        [topology] if isinstance(topology, Topology) else topology,
+        [as_graph(each) for each in _several(graph)],
+        [as_topology(each) for each in _several(topology)],
         config or TrainConfig(),
         policy=policy,
         command="doppler.train",
@@ -79,6 +80,12 @@ def train(
         for _ in trainer.run():
             pass
     return placer_of(trainer.policy)
+
+
+def _several(values: Any) -> Sequence[Any]:
+    """The values, or the only one."""
+    several = isinstance(values, Sequence) and not isinstance(values, str)
+    return values if several else [values]
 
 
 def resume(out: str | Path, *, executor: Executor | None = None) -> Trained:
