@@ -190,4 +190,5 @@ def _print_summary(trace: "Trace", makespans: Any, bound: float | None) -> None:
     chain = trace.critical_chain()
     reasons = [step.waited_for for step in chain]
     counts = ", ".join(f"{reasons.count(r)} for {r}" for r in dict.fromkeys(reasons))
-    out.print(f"critical chain: {len(chain)} tasks; waited {counts}")
+    if chain:
+        out.print(f"critical chain: {len(chain)} tasks; waited {counts}")

@@ -68,13 +68,28 @@ def parse_sizes(found: Workload, settings: list[str]) -> dict[str, Any]:
     return sizes
 
 
+MAX_SIZE = 1 << 31  # of an axis of a tensor
+MAX_COUNTS = {"vertices": 1_000_000, "inputs": 1_000_000, "layers": 10_000, "experts": 10_000}
+MAX_COUNTS |= {"parts": 128}  # of a Cholesky factorization, which has their cube of tasks
+
+
+def _checked(key: str, value: int) -> int:
+    """The value of a size, unless it is absurd; seeds may be any number."""
+    limit = MAX_COUNTS.get(key, MAX_SIZE)
+    if value > limit and key != "seed":
+        raise ConfigError(f"size {key} is {value}, must be at most {limit}")
+    return value
+
+
 def _parse(key: str, text: str, default: Any) -> Any:
     try:
         if isinstance(default, bool):
             return {"true": True, "false": False}[text.lower()]
         if isinstance(default, int):
-            return int(float(text)) if float(text).is_integer() else int(text)
+            return _checked(key, int(float(text)) if float(text).is_integer() else int(text))
         return type(default)(text)
+    except ConfigError:
+        raise
     except (ValueError, KeyError, OverflowError):
         kind = type(default).__name__
         raise ConfigError(

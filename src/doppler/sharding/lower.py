@@ -21,6 +21,7 @@ from doppler.graph.builder import GraphBuilder
 from doppler.graph.graph import Graph, Kernel
 from doppler.graph.ops import OpKind
 from doppler.programs.program import Op, Program, Read
+from doppler.progress import track
 from doppler.sharding.costs import (
     TRANSFER_FACTOR,
     abstract_cost,
@@ -57,6 +58,9 @@ class Blocks:
             yield self.tensors[number], part, place
 
 
+MAX_BLOCKS = 1_000_000  # vertices that a graph file can hold, and that placers get through
+
+
 def lower(
     program: Program,
     cuts: Sequence[Cut],
@@ -72,8 +76,15 @@ def lower(
     """
     if not isinstance(preaggregate, Integral) or preaggregate < 0 or preaggregate == 1:
         raise ShardingError(f"preaggregate is {preaggregate!r}, must be 0 or at least 2")
+    blocks = sum(prod(cut) for cut in cuts)
+    if blocks > MAX_BLOCKS:
+        raise ShardingError(
+            f"program `{program.name}` would become {blocks} blocks, at most {MAX_BLOCKS} are "
+            "supported",
+            hint="cut it into fewer parts",
+        )
     lowering = _Lowering(program, abstract_costs, preaggregate)
-    for number, cut in enumerate(cuts):
+    for number, cut in enumerate(track(cuts, "sharding")):
         lowering.add(number, cut)
     return lowering.builder.build()
 

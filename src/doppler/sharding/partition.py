@@ -17,6 +17,8 @@ from doppler.programs.program import Op, Program, Read
 from doppler.sharding.cuts import Cut, divides
 from doppler.sharding.paper import paper_cuts
 
+MAX_PARTS = 1 << 16  # of one operation; a graph of the paper has 16
+
 
 def partition(
     program: Program,
@@ -33,6 +35,8 @@ def partition(
         raise ShardingError(f"parts is {parts!r}, must be a whole number")
     if parts < 1:
         raise ShardingError(f"parts is {parts}, must be at least 1")
+    if parts > MAX_PARTS:
+        raise ShardingError(f"parts is {parts}, must be at most {MAX_PARTS}")
     fixed = _fixed_cuts(program, partitions or {})
     if method not in METHODS:
         raise UnknownNameError("partition method", method, METHODS)
