@@ -82,6 +82,26 @@ def test_the_readme_shows_what_the_demo_prints(
     assert makespan_ms(printed) == pytest.approx(makespan_ms(shown), rel=0.02)
 
 
+def test_the_readme_shows_what_place_prints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """But for how long planning took."""
+    page = (ROOT / "README.md").read_text("utf-8")
+    toy = re.search(r"(?ms)^`toy.json`:\n\n```json\n(.*?)^```", page)
+    block = next(b for b in blocks(ROOT / "README.md", "console") if "$ dop place toy.json" in b)
+    assert toy is not None
+    (tmp_path / "toy.json").write_text(toy[1])
+    monkeypatch.chdir(tmp_path)
+    command, shown = block.split("\n$ ")[0].split("\n", 1)
+    printed = runner(capsys, monkeypatch)(*shlex.split(command)[2:]).out
+
+    def essence(text: str) -> list[str]:
+        lines = [re.sub(r"placed in .*", "", line).rstrip() for line in text.splitlines()]
+        return [line for line in lines if line]
+
+    assert essence(printed) == essence(shown)
+
+
 @pytest.mark.parametrize("module", ["doppler", "doppler.graph.builder", "doppler.graph.signatures"])
 def test_docstring_examples(module: str) -> None:
     result = doctest.testmod(importlib.import_module(module))

@@ -38,7 +38,7 @@ def test_quiet_and_verbose(dop: Dop, files: Path) -> None:
 def test_nothing_at_all_shows_the_help(dop: Dop) -> None:
     result = dop()
     assert result.code == 2
-    assert "Start with `dop demo`" in result.err
+    assert "Start with `dop demo`" in result.out
 
 
 @pytest.mark.parametrize(

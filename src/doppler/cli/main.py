@@ -120,7 +120,8 @@ def _print_usage_error(error: Any) -> None:
     """Say what is wrong with the command line; without any words on it, how it is used."""
     context: Any = getattr(error, "ctx", None)
     if type(error).__name__ == "NoArgsIsHelpError":
-        print(context.get_help(), file=sys.stderr)
+        if shown := context.get_help():  # empty where it has been printed already
+            print(shown)
         return
     usage = f"try `{context.command_path} --help`" if context is not None else None
     print_error(error.format_message().rstrip("."), usage)
