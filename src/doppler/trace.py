@@ -16,6 +16,7 @@ from doppler.tasks import Tasks
 from doppler.topology.topology import Topology
 
 FORMAT, VERSION = "doppler-trace", 1
+TOO_LARGE = 1e200  # for a time or a size: no graph on any topology comes to so much
 SAME_DEVICE, SAME_GROUP, ACROSS_GROUPS = "same-device", "same-group", "across-groups"
 
 
@@ -316,7 +317,7 @@ def read_trace(path: str | Path) -> Trace:
         raise FormatError(f"{source}: tasks.{bad} must be a list of numbers")
     columns = {c: frozen(column) for c, column in columns.items()}
     local_bytes = reals([document["local_bytes"]])
-    if local_bytes is None or not 0 <= local_bytes[0] < inf:
+    if local_bytes is None or not 0 <= local_bytes[0] < TOO_LARGE:
         raise FormatError(f"{source}: `local_bytes` is {document['local_bytes']!r}")
     trace = Trace(
         **{key: document[key] for key in texts},
@@ -367,10 +368,10 @@ def _check_rows(trace: Trace, source: str) -> None:
         "device": (0, len(trace.devices)),
         "link": (least, np.where(moves, len(trace.links), 0)),
         "after": (-1, np.arange(size)),
-        "moved_bytes": (0, inf),
-        "ready_s": (0, inf),
-        "begin_s": (np.concatenate([[0.0], trace.begin_s])[:size], inf),
-        "end_s": (trace.begin_s, inf),
+        "moved_bytes": (0, TOO_LARGE),
+        "ready_s": (0, TOO_LARGE),
+        "begin_s": (np.concatenate([[0.0], trace.begin_s])[:size], TOO_LARGE),
+        "end_s": (trace.begin_s, TOO_LARGE),
     }
     for name, (low, high) in ranges.items():
         column = getattr(trace, name)

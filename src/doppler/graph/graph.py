@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from doppler.arrays import BoolArray, FloatArray, IntArray
+from doppler.arrays import BoolArray, FloatArray, IntArray, unbox_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +20,17 @@ class Kernel:
     dtypes: tuple[str, ...]  # dtype of each output
     attributes: Mapping[str, Any] = field(default_factory=dict)  # JSON values
 
+    def __post_init__(self) -> None:
+        unbox_fields(self)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
     """A dataflow graph: V vertices, T tensors with one producer each, E edges tensor → reader.
 
     Made by `build_graph` or `GraphBuilder` only, which check everything the rest relies on:
-    it is acyclic, ids are in range, names are unique, sizes are finite and not negative.
+    it is acyclic, ids are in range, names are unique, sizes and seconds are 0 or between 1e-30
+    and 1e30.
     """
 
     name: str
