@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import nan
+from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -232,6 +233,7 @@ def diverse_assignments(
     All fit into memory. Fewer than `count` where there are not as many.
     """
     warm_up()
+    seed = index(seed)
     simulator, rng = Simulator(topology), np.random.default_rng(seed)
     pool: dict[bytes, Assignment] = {}
 

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from doppler.arrays import FloatArray
+from doppler.arrays import FloatArray, unbox_fields
 from doppler.assignment import Assignment
 from doppler.cost import Costs, DefaultCostModel
 from doppler.engine.backends.base import Backend, Done
@@ -37,6 +37,7 @@ class EngineConfig:
     timeout_s: float = 60.0  # without any task ending, before a run is given up
 
     def __post_init__(self) -> None:
+        unbox_fields(self)
         check_strategy(self.strategy)
         if not self.timeout_s > 0:
             raise ConfigError(f"timeout_s is {self.timeout_s}, must be positive")

@@ -61,7 +61,7 @@ class AutoPlacer:
         """
         if not seconds > 0:
             raise ConfigError(f"seconds is {seconds}, must be positive")
-        self.seconds, self.evaluations, self.instant = seconds, evaluations, instant
+        self.seconds, self.evaluations, self.instant = float(seconds), evaluations, instant
         if learned is None and has_shipped_policy():
             learned = DopplerPlacer()
         self.learned = learned

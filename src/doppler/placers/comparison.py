@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from doppler.arrays import unbox_fields
 from doppler.errors import DopplerError
 from doppler.graph.graph import Graph
 from doppler.placers.answer import ask
@@ -31,6 +32,9 @@ class CompareConfig:
     noise: Noise = field(default_factory=lambda: Noise(exec_sigma=0.05, transfer_sigma=0.05))
     budget_s: float = 10.0  # for placers that take one
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        unbox_fields(self)
 
 
 @dataclass(frozen=True, slots=True)

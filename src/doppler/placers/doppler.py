@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Union
 
 import numpy as np
 
-from doppler.arrays import FloatArray, IntArray
+from doppler.arrays import FloatArray, IntArray, unboxed
 from doppler.assignment import Assignment
 from doppler.errors import ConfigError, Interrupted, MissingExtraError
 from doppler.graph.graph import Graph
@@ -97,7 +97,7 @@ class DopplerPlacer:
         if (select, place) != (True, True):
             config = replace(config, select=config.select and select, place=config.place and place)
         self.config = config
-        self.samples, self.seconds = samples, seconds
+        self.samples, self.seconds = unboxed(samples), unboxed(seconds)
 
     @classmethod
     def from_path(cls, path: str | Path, *, seconds: float | None = None) -> "DopplerPlacer":

@@ -5,7 +5,7 @@ from time import monotonic
 
 import numpy as np
 
-from doppler.arrays import FloatArray, IntArray
+from doppler.arrays import FloatArray, IntArray, unbox_fields
 from doppler.assignment import Assignment
 from doppler.errors import ConfigError, Interrupted
 from doppler.graph.graph import Graph
@@ -28,6 +28,7 @@ class GeneticConfig:
     inherit: float = 0.7  # chance that a key comes from the elite parent
 
     def __post_init__(self) -> None:
+        unbox_fields(self)
         if not self.seconds > 0 or self.population < 8 or (self.generations or 1) < 1:
             raise ConfigError("the budget must be positive and the population at least 8")
         if self.elite <= 0 or self.mutants < 0 or self.elite + self.mutants >= 1:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
-from doppler.arrays import FloatArray, IntArray
+from doppler.arrays import FloatArray, IntArray, unboxed
 from doppler.assignment import Assignment
 from doppler.errors import CheckpointError, ConfigError, Interrupted, MissingExtraError
 from doppler.graph.graph import Graph
@@ -31,7 +31,7 @@ class LearnedPlacer:
         """`samples` are taken in at most `seconds`."""
         if samples < 0 or (seconds is not None and not seconds > 0):
             raise ConfigError("samples must not be negative, and seconds must be positive")
-        self.policy, self.samples, self.seconds = policy, samples, seconds
+        self.policy, self.samples, self.seconds = policy, unboxed(samples), unboxed(seconds)
         self.name: str = policy.kind
 
     @classmethod

@@ -5,12 +5,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
 from math import inf
+from operator import index
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from doppler.arrays import IntArray
+from doppler.arrays import IntArray, unbox_fields
 from doppler.assignment import Assignment
 from doppler.errors import ConfigError, Interrupted, MissingExtraError
 from doppler.graph.graph import Graph
@@ -58,6 +59,7 @@ class SearchConfig:
     sim: SimConfig = field(default_factory=SimConfig)
 
     def __post_init__(self) -> None:
+        unbox_fields(self)
         if not self.seconds > 0 or (self.evaluations is not None and self.evaluations < 1):
             raise ConfigError("the budget must be positive")
         chains = 1 if self.chains is None else self.chains
@@ -162,6 +164,7 @@ class _Search:
     ) -> None:
         from doppler.sim.kernel import make_scratch
 
+        seed = index(seed)  # a plain int: the kernel is compiled for it
         self.config, self.seed = config, seed
         simulator = Simulator(topology, config.sim)
         self.problem = simulator.problem(graph, range(seed, seed + config.draws))
