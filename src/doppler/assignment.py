@@ -10,6 +10,7 @@ from doppler.arrays import IntArray, frozen, integers
 from doppler.errors import AssignmentError, FormatError
 from doppler.files import check_header, check_keys, parse_json, read_text, to_json, write_text
 from doppler.graph.graph import Graph
+from doppler.notebook import brief, html_table
 from doppler.topology.topology import Topology
 
 FORMAT, VERSION = "doppler-assignment", 1
@@ -41,6 +42,17 @@ class Assignment:
 
     def __hash__(self) -> int:
         return hash(self.devices.tobytes())
+
+    def __repr__(self) -> str:
+        by = f" by {brief(self.placer)}" if self.placer else ""
+        on = f" on {brief(self.topology)}" if self.topology else ""
+        placed = self.devices[self.devices >= 0]
+        return f"<Assignment{by}{on}: {len(placed)} vertices on {len(np.unique(placed))} devices>"
+
+    def _repr_html_(self) -> str:
+        devices, count = np.unique(self.devices[self.devices >= 0], return_counts=True)
+        rows = zip(map(str, devices.tolist()), map(str, count.tolist()), strict=True)
+        return html_table(repr(self), ("device", "vertices"), rows, count=len(devices))
 
     def check(self, graph: Graph, topology: Topology) -> None:
         """Raise an `AssignmentError` unless this fits the graph and the topology."""

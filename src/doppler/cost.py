@@ -29,6 +29,10 @@ class Costs:
     latency_s: FloatArray  # (L,)
     s_per_byte: FloatArray  # (L,)
 
+    def __repr__(self) -> str:
+        vertices, devices = self.exec_s.shape
+        return f"<Costs: {vertices} vertices on {devices} devices, {len(self.fixed_s)} tensors>"
+
     def transfer_s(self, graph: Graph, tensor: int, link: int) -> float:
         """Seconds to move a tensor over a link."""
         return float(

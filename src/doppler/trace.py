@@ -12,6 +12,7 @@ from doppler.arrays import BoolArray, FloatArray, IntArray, frozen, integers, pl
 from doppler.errors import FormatError
 from doppler.files import check_header, check_keys, parse_json, read_text, to_json, write_text
 from doppler.graph.graph import Graph
+from doppler.notebook import brief, html_table, number
 from doppler.tasks import Tasks
 from doppler.topology.topology import Topology
 
@@ -65,6 +66,24 @@ class Trace:
     begin_s: FloatArray  # (N,)
     end_s: FloatArray  # (N,)
     after: IntArray  # (N,) row of the input that arrived last, -1 if it needs none
+
+    def __repr__(self) -> str:
+        transfers = int(self.is_transfer.sum())
+        by = f" by {brief(self.placer)}" if self.placer else ""
+        return (
+            f"<Trace of {brief(self.graph)} on {brief(self.topology)}{by}: "
+            f"{len(self.vertex) - transfers} execs, {transfers} transfers, "
+            f"makespan {number(self.makespan_s)} s>"
+        )
+
+    def _repr_html_(self) -> str:
+        columns = ("device", "busy s", "utilization")
+        numbers = zip(self.busy_s().tolist(), self.utilization().tolist(), strict=True)
+        rows = (
+            (device.name, number(busy_s), f"{share:.1%}")
+            for device, (busy_s, share) in zip(self.devices, numbers, strict=True)
+        )
+        return html_table(repr(self), columns, rows, count=len(self.devices))
 
     @property
     def makespan_s(self) -> float:

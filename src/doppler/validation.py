@@ -16,6 +16,7 @@ from doppler.errors import ConfigError, EngineError, MissingExtraError, OutOfMem
 from doppler.executor import Executor
 from doppler.files import to_json, write_text
 from doppler.graph.graph import Graph
+from doppler.notebook import brief
 from doppler.placers.registry import make_placer
 from doppler.placers.search import INSTANT, SearchConfig, search, warm_up
 from doppler.progress import report
@@ -55,6 +56,10 @@ class Validation:
     spread_s: FloatArray  # (A,) standard deviation
     predicted_s: FloatArray  # (A,) makespan in the simulator
     failures: tuple[str, ...] = ()  # assignments that did not run, and why
+
+    def __repr__(self) -> str:
+        counts = f"{len(self.placers)} assignments, mean error {self.mape:.1%}"
+        return f"<Validation of {brief(self.graph)} on {brief(self.topology)}: {counts}>"
 
     @property
     def pearson(self) -> float:

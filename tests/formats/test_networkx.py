@@ -100,7 +100,11 @@ def test_named_attributes_count_and_not_those_that_to_networkx_wrote() -> None:
     [
         ({"exec_s": "cots"}, UnknownNameError, "no node attribute named `cots`\n.*mean `cost`"),
         ({"bytes": "wight"}, UnknownNameError, "no edge attribute named `wight`\n.*mean `weight`"),
-        ({"flops": "flops"}, UnknownNameError, "no node attribute named `flops`\n.*known: cost, op"),
+        (
+            {"flops": "flops"},
+            UnknownNameError,
+            "no node attribute named `flops`\n.*known: cost, op",
+        ),
         ({"bytes": "cost"}, GraphError, "`bytes` is read from edges, and `cost` is an .* of nodes"),
         ({"kind": "weight"}, GraphError, "`kind` is read from nodes, and `weight` is an"),
         ({"flops": "op"}, GraphError, "vertices.flops must be a list of numbers"),

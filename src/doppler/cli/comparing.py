@@ -50,7 +50,6 @@ def compare(
     from doppler.placers import make_placer, placer_names
     from doppler.placers.comparison import CompareConfig, ranked
     from doppler.placers.comparison import compare as compare_placers
-    from doppler.progress import report
     from doppler.sim import Noise
     from doppler.topology import load_topology
 
@@ -65,7 +64,6 @@ def compare(
     with showing_progress():
         for row in compare_placers(graph, topology, names, config):
             rows.append(row)
-            report("comparing", len(rows), len(names))
     rows = ranked(rows)
     if as_json:
         print_json([_without_nan(asdict(row)) for row in rows])

@@ -18,6 +18,7 @@ from doppler.engine.backends.registry import make_backend
 from doppler.engine.values import Loaded, Values
 from doppler.errors import ConfigError, EngineError
 from doppler.graph.graph import Graph
+from doppler.notebook import html_table, number
 from doppler.programs.numpy_ops import Array
 from doppler.progress import track
 from doppler.scheduler.choose import FIFO, check_strategy, priorities
@@ -50,6 +51,16 @@ class Execution:
     trace: Trace  # of the run whose makespan is the median
     makespans_s: FloatArray  # (R,) of every measured run
     outputs: dict[str, Array] = field(default_factory=dict)  # the graph's results, whole
+
+    def __repr__(self) -> str:
+        mean_s, spread_s = number(self.mean_s), number(self.spread_s)
+        counts = f"{len(self.makespans_s)} runs, {len(self.outputs)} outputs"
+        return f"<Execution: {counts}, makespan {mean_s} ± {spread_s} s>"
+
+    def _repr_html_(self) -> str:
+        columns = ("output", "shape", "dtype")
+        rows = ((name, str(x.shape), str(x.dtype)) for name, x in self.outputs.items())
+        return html_table(repr(self), columns, rows, count=len(self.outputs))
 
     @property
     def mean_s(self) -> float:

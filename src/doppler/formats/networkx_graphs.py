@@ -158,15 +158,18 @@ def _meant(
     graph: Graph, named: set[str], rows: list[dict[str, Any]], edge_rows: list[dict[str, Any]]
 ) -> dict[str, str]:
     """Arguments, and attributes that may be meant for them, where execs or transfers are free."""
-    found = {}
-    execs = (graph.flops, graph.touched_bytes, graph.exec_s)
+    found: dict[str, str] = {}
+    execs, moves = (graph.flops, graph.touched_bytes, graph.exec_s), graph.transfer_s
+    node = edge = None
     if not named & {"exec_s", "flops", "touched_bytes"} and _all_zero(execs):
-        if name := _likeliest(rows):
-            found["flops" if "flop" in name.lower() else "exec_s"] = name
-    if not named & {"bytes", "transfer_s"} and _all_zero((graph.tensor_bytes, graph.transfer_s)):
-        if name := _likeliest(edge_rows):
-            in_seconds = any(part in name.lower() for part in _SECONDS)
-            found["transfer_s" if in_seconds else "bytes"] = name
+        node = _likeliest(rows)
+    if not named & {"bytes", "transfer_s"} and _all_zero((graph.tensor_bytes, moves)):
+        edge = _likeliest(edge_rows)
+    if node is not None:
+        found["flops" if "flop" in node.lower() else "exec_s"] = node
+    if edge is not None:
+        in_seconds = any(part in edge.lower() for part in _SECONDS)
+        found["transfer_s" if in_seconds else "bytes"] = edge
     return found
 
 

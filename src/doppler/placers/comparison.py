@@ -4,7 +4,7 @@ import multiprocessing
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from time import perf_counter
 from typing import Any
 
@@ -13,11 +13,13 @@ import numpy as np
 from doppler.arrays import unbox_fields
 from doppler.errors import DopplerError
 from doppler.graph.graph import Graph
+from doppler.notebook import brief, cut, html_table, number
 from doppler.placers.answer import ask
 from doppler.placers.base import cores
 from doppler.placers.bounds import gap, lower_bounds
 from doppler.placers.registry import make_placer
 from doppler.placers.search import warm_up
+from doppler.progress import report
 from doppler.sim.config import SimConfig
 from doppler.sim.noise import Noise
 from doppler.sim.simulator import Simulator
@@ -52,6 +54,20 @@ class Row:
     seconds: float  # it planned
     error: str = ""  # why there is no result
 
+    def __repr__(self) -> str:
+        if self.error:
+            return f"<Row {brief(self.placer)}: failed, {cut(self.error, 100)}>"
+        makespan_s, seconds = number(self.makespan_s), number(self.seconds)
+        return (
+            f"<Row {brief(self.placer)}: makespan {makespan_s} s, gap {self.gap:.1%}, "
+            f"planned in {seconds} s>"
+        )
+
+    def _repr_html_(self) -> str:
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        rows = ((n, v if isinstance(v, str) else number(v)) for n, v in values.items())
+        return html_table(repr(self), ("", "value"), rows, count=len(values))
+
 
 def compare(
     graph: Graph, topology: Topology, placers: Sequence[str], config: CompareConfig
@@ -72,7 +88,8 @@ def compare(
     ) as pool:
         jobs = [pool.submit(_row, graph, topology, name, config, bound) for name in placers]
         try:
-            for job in as_completed(jobs):
+            for done, job in enumerate(as_completed(jobs), start=1):
+                report("comparing", done, len(jobs))
                 yield job.result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)

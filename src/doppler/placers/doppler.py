@@ -23,7 +23,7 @@ from doppler.inference.policy import ArrayPolicy, from_torch, shapes_of
 from doppler.mdp.instance import Instance, make_instance
 from doppler.mdp.parts import islands, nested_parts, on_part
 from doppler.mdp.rollout import GREEDY, Roller, Sampling
-from doppler.placers.base import cores, pair
+from doppler.placers.base import Shown, cores, pair
 from doppler.placers.rethinking import NOTHING, Rethinking, Told
 from doppler.sim.simulator import Simulator
 from doppler.topology.topology import Topology
@@ -52,7 +52,7 @@ MIN_SHARE = 4  # samples from which a thread of its own pays
 _Made = tuple[IntArray, IntArray, FloatArray]
 
 
-class DopplerPlacer:
+class DopplerPlacer(Shown):
     """The best of some greedy and so many sampled assignments of a policy, in simulation.
 
     The policy may have been trained on any graphs and topologies (Sec. 6, transfer). It places on

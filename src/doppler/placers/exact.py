@@ -16,7 +16,7 @@ from doppler.cost import Costs, DefaultCostModel
 from doppler.errors import ConfigError, MissingExtraError
 from doppler.graph.graph import Graph
 from doppler.placers.answer import Answer
-from doppler.placers.base import assign
+from doppler.placers.base import Shown, assign
 from doppler.placers.bounds import ROUNDING, lower_bounds
 from doppler.placers.critical_path import CriticalPathPlacer
 from doppler.placers.exact_model import (
@@ -56,7 +56,7 @@ class ExactResult:
     interrupted: bool = False  # by Ctrl-C: the best so far
 
 
-class ExactPlacer:
+class ExactPlacer(Shown):
     """The best static schedules found by a solver, CP-SAT; for small graphs.
 
     Of the schedules on the way to the best one, and the critical path's from which it starts, the

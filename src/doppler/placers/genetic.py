@@ -9,7 +9,7 @@ from doppler.arrays import FloatArray, IntArray, unbox_fields
 from doppler.assignment import Assignment
 from doppler.errors import ConfigError, Interrupted
 from doppler.graph.graph import Graph
-from doppler.placers.base import assign
+from doppler.placers.base import Shown, assign
 from doppler.placers.search import starting_points
 from doppler.progress import report
 from doppler.sim.simulator import Simulator
@@ -35,7 +35,7 @@ class GeneticConfig:
             raise ConfigError("elite and mutants must leave room for children")
 
 
-class GeneticPlacer:
+class GeneticPlacer(Shown):
     """A biased random-key genetic algorithm on the simulator, seeded with the heuristics.
 
     An individual holds a key for every vertex and device; a vertex goes to the device with its

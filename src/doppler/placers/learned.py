@@ -11,7 +11,7 @@ from doppler.assignment import Assignment
 from doppler.errors import CheckpointError, ConfigError, Interrupted, MissingExtraError
 from doppler.graph.graph import Graph
 from doppler.mdp.instance import Instance, make_instance
-from doppler.placers.base import assign
+from doppler.placers.base import Shown, assign
 from doppler.placers.doppler import BATCH, POLICY_FILE
 from doppler.sim.simulator import Simulator
 from doppler.topology.topology import Topology
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from doppler.policies.baseline import BaselinePolicy
 
 
-class LearnedPlacer:
+class LearnedPlacer(Shown):
     """The best of one greedy and so many sampled assignments of a baseline, in simulation."""
 
     kind: ClassVar[str] = ""  # of policies it takes; any if empty

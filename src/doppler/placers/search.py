@@ -15,7 +15,7 @@ from doppler.arrays import IntArray, unbox_fields
 from doppler.assignment import Assignment
 from doppler.errors import ConfigError, Interrupted, MissingExtraError
 from doppler.graph.graph import Graph
-from doppler.placers.base import assign, cores, pair
+from doppler.placers.base import Shown, assign, cores, pair
 from doppler.placers.improver import make_chain, make_neighbourhood
 from doppler.placers.registry import make_placer
 from doppler.progress import report
@@ -81,7 +81,7 @@ class SearchResult:
     history: list[tuple[float, int, float]]  # (seconds, evaluations, best cost) as it improved
 
 
-class AnnealingPlacer:
+class AnnealingPlacer(Shown):
     """Simulated annealing from the best heuristic, with moves of vertices, chains and meta-ops.
 
     Moves: a vertex to another device, mostly that of a vertex nearby; two vertices, or two shards

@@ -10,6 +10,7 @@ import numpy as np
 
 from doppler.arrays import LARGEST, RANGE, SMALLEST, IntArray, frozen, reals, unbox_fields, unboxed
 from doppler.errors import TopologyError
+from doppler.notebook import brief, html_table, number
 
 DTYPE_CLASSES = ("float16", "float32", "float64")
 VIA = ("direct", "host")  # ways to move data
@@ -95,6 +96,25 @@ class Topology:
 
     def __hash__(self) -> int:
         return hash((self.name, self.num_devices, self.num_links))
+
+    def __repr__(self) -> str:
+        counts = f"{self.num_devices} devices, {self.num_links} links"
+        return f"<Topology {brief(self.name)}: {counts}>"
+
+    def _repr_html_(self) -> str:
+        columns = ("device", "flops/s", "memory B/s", "memory B", "slots", "group")
+        rows = (
+            (
+                d.name,
+                ", ".join(f"{key} {number(rate)}" for key, rate in d.flops_per_s.items()),
+                number(d.memory_bytes_per_s),
+                number(d.memory_bytes),
+                str(d.slots),
+                d.group,
+            )
+            for d in self.devices
+        )
+        return html_table(repr(self), columns, rows, count=self.num_devices)
 
     @staticmethod
     def preset(name: str) -> "Topology":
