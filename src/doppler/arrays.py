@@ -1,6 +1,7 @@
 """Array helpers shared by the value types: read-only arrays and CSR indices."""
 
 from collections.abc import Sequence
+from dataclasses import fields
 from itertools import pairwise
 from typing import Any
 
@@ -10,6 +11,12 @@ import numpy.typing as npt
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
+
+# What the numbers of graphs and topologies may be, other than 0. Sums of them over a graph of any
+# size, quotients of any two, such as flops over a rate, and sums and quotients of these are then
+# far from the 1.8e308 at which a float64 becomes infinite. No machine needs others: 1e30 seconds
+# are 3e22 years.
+SMALLEST, LARGEST, RANGE = 1e-30, 1e30, "between 1e-30 and 1e30"
 
 
 def frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -41,10 +48,47 @@ def plain(array: npt.NDArray[Any]) -> list[Any]:
     return list(array.tolist())
 
 
+def in_range(array: FloatArray) -> BoolArray:
+    """Where the numbers are 0, or between `SMALLEST` and `LARGEST`."""
+    found: BoolArray = (array == 0) | ((array >= SMALLEST) & (array <= LARGEST))
+    return found
+
+
+def unboxed(value: Any) -> Any:
+    """The value with every numpy scalar in it, also in tuples, lists and dicts, as a plain number.
+
+    JSON and TOML hold no others, and compiled code is compiled again for every type of numpy's.
+    """
+    if isinstance(value, (np.generic, np.ndarray)):
+        is_number = value.ndim == 0 and value.dtype.kind in "biuf"
+        # Not `.item()`, which leaves a long double as it is.
+        return _PLAIN[value.dtype.kind](value) if is_number else value
+    if type(value) in (tuple, list):
+        return type(value)(map(unboxed, value))
+    if type(value) is dict:
+        return {key: unboxed(item) for key, item in value.items()}
+    return value
+
+
+_PLAIN: dict[str, Any] = {"b": bool, "i": int, "u": int, "f": float}
+
+
+def unbox_fields(instance: Any) -> None:
+    """Make the numpy scalars in the fields of a frozen dataclass plain numbers."""
+    for field in fields(instance):
+        value = getattr(instance, field.name)
+        if (plain_value := unboxed(value)) is not value:
+            object.__setattr__(instance, field.name, plain_value)
+
+
 def integers(values: Sequence[Any] | npt.NDArray[Any]) -> IntArray | None:
     """The values as int64, or None unless every one is a whole number that fits."""
     if isinstance(values, np.ndarray):
-        return values.astype(np.int64) if values.dtype.kind in "iu" and values.ndim == 1 else None
+        if values.dtype.kind not in "iu" or values.ndim != 1 or (values > _MAX_INT).any():
+            return None
+        return values.astype(np.int64)
+    if not _all_of(values, {int}):
+        values = unboxed(values)
     if not _all_of(values, {int}):
         return None
     try:
@@ -53,12 +97,18 @@ def integers(values: Sequence[Any] | npt.NDArray[Any]) -> IntArray | None:
         return None
 
 
+_MAX_INT = np.iinfo(np.int64).max
+
+
 def reals(values: Sequence[Any] | npt.NDArray[Any]) -> FloatArray | None:
     """The values as float64, or None unless every one is a number (bool and text are not)."""
     if isinstance(values, np.ndarray):
-        return (
-            values.astype(np.float64) if values.dtype.kind in "iuf" and values.ndim == 1 else None
-        )
+        if values.dtype.kind not in "iuf" or values.ndim != 1:
+            return None
+        with np.errstate(over="ignore"):  # a long double beyond 1.8e308
+            return values.astype(np.float64)
+    if not _all_of(values, {int, float}):
+        values = unboxed(values)
     if not _all_of(values, {int, float}):
         return None
     try:

@@ -13,6 +13,7 @@ from doppler.arrays import IntArray, frozen, integers, reals
 from doppler.errors import AssignmentError, FormatError
 from doppler.files import check_header, check_keys, parse_json, read_text, source_name, to_json
 from doppler.graph.graph import Graph
+from doppler.notebook import brief, html_table
 from doppler.topology.topology import Topology
 from doppler.writing import write_text
 
@@ -73,6 +74,18 @@ class Assignment:
             )
         rows = zip(vertices, self.devices.tolist(), strict=True)
         return {vertex: devices[device] for vertex, device in rows if device >= 0}
+
+    def __repr__(self) -> str:
+        by = f" by {brief(self.placer)}" if self.placer else ""
+        on = f" on {brief(self.topology)}" if self.topology else ""
+        placed = self.devices[self.devices >= 0]
+        return f"<Assignment{by}{on}: {len(placed)} vertices on {len(np.unique(placed))} devices>"
+
+    def _repr_html_(self) -> str:
+        devices, count = np.unique(self.devices[self.devices >= 0], return_counts=True)
+        names = [self.device_names[d] if self.device_names else str(d) for d in devices.tolist()]
+        rows = zip(names, map(str, count.tolist()), strict=True)
+        return html_table(repr(self), ("device", "vertices"), rows, count=len(devices))
 
     def check(self, graph: Graph, topology: Topology) -> None:
         """Raise an `AssignmentError` unless this fits the graph and the topology."""

@@ -5,6 +5,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeVar
 
+from doppler.notebook import cell_bar
+
 Item = TypeVar("Item")
 Listener = Callable[[str, int, int], None]  # what is being done, steps done, steps in all
 
@@ -20,8 +22,8 @@ def track(steps: Sequence[Item], what: str) -> Iterator[Item]:
 
 
 def report(what: str, done: int, total: int) -> None:
-    """Tell the listener, if there is one, how far some work has come."""
-    listener = _listener.get()
+    """Tell the listener, or else the progress bar of a notebook, how far some work has come."""
+    listener = _listener.get() or cell_bar()
     if listener is not None:
         listener(what, done, total)
 

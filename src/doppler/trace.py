@@ -12,11 +12,13 @@ from doppler.arrays import BoolArray, FloatArray, IntArray, frozen, integers, pl
 from doppler.errors import FormatError
 from doppler.files import check_header, check_keys, parse_json, read_text, source_name, to_json
 from doppler.graph.graph import Graph
+from doppler.notebook import brief, html_table, number
 from doppler.tasks import Tasks
 from doppler.topology.topology import Topology
 from doppler.writing import write_text
 
 FORMAT, VERSION = "doppler-trace", 1
+TOO_LARGE = 1e200  # for a time or a size: no graph on any topology comes to so much
 SAME_DEVICE, SAME_GROUP, ACROSS_GROUPS = "same-device", "same-group", "across-groups"
 
 
@@ -65,6 +67,24 @@ class Trace:
     begin_s: FloatArray  # (N,)
     end_s: FloatArray  # (N,)
     after: IntArray  # (N,) row of the input that arrived last, -1 if it needs none
+
+    def __repr__(self) -> str:
+        transfers = int(self.is_transfer.sum())
+        by = f" by {brief(self.placer)}" if self.placer else ""
+        return (
+            f"<Trace of {brief(self.graph)} on {brief(self.topology)}{by}: "
+            f"{len(self.vertex) - transfers} execs, {transfers} transfers, "
+            f"makespan {number(self.makespan_s)} s>"
+        )
+
+    def _repr_html_(self) -> str:
+        columns = ("device", "busy s", "utilization")
+        numbers = zip(self.busy_s().tolist(), self.utilization().tolist(), strict=True)
+        rows = (
+            (device.name, number(busy_s), f"{share:.1%}")
+            for device, (busy_s, share) in zip(self.devices, numbers, strict=True)
+        )
+        return html_table(repr(self), columns, rows, count=len(self.devices))
 
     @property
     def makespan_s(self) -> float:
@@ -320,7 +340,7 @@ def trace_from_json(text: str, source: str) -> Trace:
         raise FormatError(f"{source}: tasks.{bad} must be a list of numbers")
     columns = {c: frozen(column) for c, column in columns.items()}
     local_bytes = reals([document["local_bytes"]])
-    if local_bytes is None or not 0 <= local_bytes[0] < inf:
+    if local_bytes is None or not 0 <= local_bytes[0] < TOO_LARGE:
         raise FormatError(f"{source}: `local_bytes` is {document['local_bytes']!r}")
     trace = Trace(
         **{key: document[key] for key in texts},
@@ -371,10 +391,10 @@ def _check_rows(trace: Trace, source: str) -> None:
         "device": (0, len(trace.devices)),
         "link": (least, np.where(moves, len(trace.links), 0)),
         "after": (-1, np.arange(size)),
-        "moved_bytes": (0, inf),
-        "ready_s": (0, inf),
-        "begin_s": (np.concatenate([[0.0], trace.begin_s])[:size], inf),
-        "end_s": (trace.begin_s, inf),
+        "moved_bytes": (0, TOO_LARGE),
+        "ready_s": (0, TOO_LARGE),
+        "begin_s": (np.concatenate([[0.0], trace.begin_s])[:size], TOO_LARGE),
+        "end_s": (trace.begin_s, TOO_LARGE),
     }
     for name, (low, high) in ranges.items():
         column = getattr(trace, name)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import nan
+from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from doppler.errors import ConfigError, EngineError, MissingExtraError, OutOfMem
 from doppler.executor import Executor
 from doppler.files import to_json
 from doppler.graph.graph import Graph
+from doppler.notebook import brief
 from doppler.placers.registry import make_placer
 from doppler.placers.search import INSTANT, SearchConfig, search, warm_up
 from doppler.progress import report
@@ -56,6 +58,10 @@ class Validation:
     spread_s: FloatArray  # (A,) standard deviation
     predicted_s: FloatArray  # (A,) makespan in the simulator
     failures: tuple[str, ...] = ()  # assignments that did not run, and why
+
+    def __repr__(self) -> str:
+        counts = f"{len(self.placers)} assignments, mean error {self.mape:.1%}"
+        return f"<Validation of {brief(self.graph)} on {brief(self.topology)}: {counts}>"
 
     @property
     def pearson(self) -> float:
@@ -240,6 +246,7 @@ def diverse_assignments(
     All fit into memory. Fewer than `count` where there are not as many.
     """
     warm_up()
+    seed = index(seed)
     simulator, rng = Simulator(topology), np.random.default_rng(seed)
     pool: dict[bytes, Assignment] = {}
 

@@ -219,7 +219,7 @@ def test_features_are_finite_and_not_negative(data: st.DataObject) -> None:
     assert episode.held_bytes.sum() == graph.tensor_bytes[results].sum()
 
 
-@pytest.mark.parametrize("exec_s", [0.0, 5e-324, 1e-300])
+@pytest.mark.parametrize("exec_s", [0.0, 1e-30, 1e-20])
 def test_graphs_without_work_have_features(exec_s: float) -> None:
     graph = graph_of([exec_s] * 2, {(0, 1): 1.0}, transfer_s=[10.0])
     instance = make_instance(graph, uniform(2))

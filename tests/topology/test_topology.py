@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from doppler.errors import DopplerError, FormatError, TopologyError, UnknownNameError
 from doppler.topology import (
+    DTYPE_CLASSES,
     PRESETS,
     Device,
     Host,
@@ -495,3 +496,78 @@ def test_a_broken_toml_file_raises_nothing_but_our_errors(tmp_path_factory, data
         read_topology(path)
     except DopplerError:
         return
+
+
+def test_uniform_is_a_machine_of_equal_devices_with_a_link_for_every_ordered_pair(tmp_path):
+    topology = Topology.uniform(devices=3, flops_per_s=1e12, bandwidth_bytes_per_s=1e9)
+    assert [d.name for d in topology.devices] == ["device0", "device1", "device2"]
+    assert all(dict(d.flops_per_s) == dict.fromkeys(DTYPE_CLASSES, 1e12) for d in topology.devices)
+    assert topology.num_links == 6
+    assert sorted(topology.route[~np.eye(3, dtype=bool)].tolist()) == list(range(6))
+    assert topology.links[topology.route[2, 0]].name == "link device2→device0"
+    assert {link.bandwidth_bytes_per_s for link in topology.links} == {1e9}
+    write_topology(topology, tmp_path / "t.json")
+    assert read_topology(tmp_path / "t.json") == topology
+
+
+def test_uniform_takes_the_options_of_devices_and_links():
+    topology = Topology.uniform(
+        np.int64(2),
+        flops_per_s=[{"float16": 2e12}, np.float32(1e12)],
+        bandwidth_bytes_per_s=np.float64(1e9),
+        latency_s=1e-6,
+        lanes=np.int8(0),
+        memory_bytes_per_s=1e11,
+        memory_bytes=8e9,
+        slots=2,
+        name="odd pair",
+    )
+    first, second = topology.devices
+    assert topology.name == "odd pair"
+    assert first.flops_per_s == {"float16": 2e12}
+    assert set(second.flops_per_s) == set(DTYPE_CLASSES)
+    assert (first.memory_bytes_per_s, first.memory_bytes, first.slots) == (1e11, 8e9, 2)
+    assert (topology.links[0].latency_s, topology.links[0].lanes) == (1e-6, 0)
+
+
+def test_uniform_without_options_has_no_limits():
+    topology = Topology.uniform()
+    assert topology.num_devices == 2
+    assert topology.devices[0] == Device("device0")
+    assert topology.links[0] == Link("link device0→device1")
+    assert Topology.uniform(1).num_links == 0
+    assert Topology.uniform(2, flops_per_s=np.array([1.0, 2.0])).devices[1].flops_per_s == (
+        dict.fromkeys(DTYPE_CLASSES, 2.0)
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"devices": 0}, "devices is 0, must be a whole number from 1 to 1024"),
+        ({"devices": -1}, "devices is -1, must be a whole number from 1 to 1024"),
+        ({"devices": 1025}, "devices is 1025, must be a whole number from 1 to 1024"),
+        ({"devices": 2.0}, "devices is 2.0, must be a whole number"),
+        ({"devices": True}, "devices is True, must be a whole number"),
+        ({"devices": "2"}, "devices is '2', must be a whole number"),
+        ({"flops_per_s": -1.0}, "device `device0`: flops_per_s.float16 is -1.0, must be > 0"),
+        ({"flops_per_s": [1.0]}, "flops_per_s has 1 entries for 2 devices"),
+        ({"flops_per_s": [1.0, 0]}, "device `device1`: flops_per_s.float16 is 0.0, must be > 0"),
+        ({"flops_per_s": "fast"}, "flops_per_s.float16 is 'fast', must be > 0"),
+        ({"flops_per_s": {"int8": 1.0}}, "device `device0`: flops_per_s has no dtype class `int8`"),
+        ({"flops_per_s": inf}, "flops_per_s.float16 is inf, must be > 0 and finite"),
+        ({"bandwidth_bytes_per_s": 0}, "bandwidth_bytes_per_s is 0.0, must be > 0"),
+        ({"bandwidth_bytes_per_s": True}, "bandwidth_bytes_per_s is True, must be > 0"),
+        ({"latency_s": -1}, "latency_s is -1.0, must be finite and not negative"),
+        ({"latency_s": nan}, "latency_s is nan, must be finite and not negative"),
+        ({"lanes": -1}, "lanes is -1, must be a whole number ≥ 0"),
+        ({"lanes": 1.5}, "lanes is 1.5, must be a whole number ≥ 0"),
+        ({"slots": 0}, "slots is 0, must be a whole number ≥ 1"),
+        ({"memory_bytes": 0}, "memory_bytes is 0.0, must be > 0"),
+        ({"memory_bytes_per_s": -1}, "memory_bytes_per_s is -1.0, must be > 0"),
+        ({"name": 3}, "the topology's name must be text, not 3"),
+    ],
+)
+def test_uniform_says_what_is_wrong(options, message):
+    with pytest.raises(TopologyError, match=message):
+        Topology.uniform(**options)

@@ -52,7 +52,6 @@ def compare(
     from doppler.formats import load_graph
     from doppler.placers import make_placer, placer_names
     from doppler.placers.comparison import CompareConfig, compare_in_processes, ranked
-    from doppler.progress import report
     from doppler.sim import Noise
 
     names = [name.strip() for name in placers.split(",") if name.strip()] or placer_names()
@@ -67,7 +66,6 @@ def compare(
     with showing_progress():
         for row in compare_in_processes(graph, topology, names, config):
             rows.append(row)
-            report("comparing", len(rows), len(names))
     rows = ranked(rows)
     if as_json:
         print_json([_without_nan(asdict(row)) for row in rows])

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from doppler.arrays import FloatArray
+from doppler.arrays import FloatArray, unbox_fields
 from doppler.assignment import Assignment
 from doppler.cost import Costs, DefaultCostModel
 from doppler.engine.backends.base import Backend, Done
@@ -19,6 +19,7 @@ from doppler.engine.backends.registry import make_backend
 from doppler.engine.values import Loaded, Values
 from doppler.errors import ConfigError, EngineError
 from doppler.graph.graph import Graph
+from doppler.notebook import html_table, number
 from doppler.programs.numpy_ops import Array
 from doppler.progress import track
 from doppler.resolve import as_assignment, as_graph, as_topology
@@ -39,6 +40,7 @@ class EngineConfig:
     timeout_s: float = 60.0  # without any task ending, before a run is given up
 
     def __post_init__(self) -> None:
+        unbox_fields(self)
         check_strategy(self.strategy)
         if not self.timeout_s > 0:
             raise ConfigError(f"timeout_s is {self.timeout_s}, must be positive")
@@ -51,6 +53,16 @@ class Execution:
     trace: Trace  # of the run whose makespan is the median
     makespans_s: FloatArray  # (R,) of every measured run
     outputs: dict[str, Array] = field(default_factory=dict)  # the graph's results, whole
+
+    def __repr__(self) -> str:
+        mean_s, spread_s = number(self.mean_s), number(self.spread_s)
+        counts = f"{len(self.makespans_s)} runs, {len(self.outputs)} outputs"
+        return f"<Execution: {counts}, makespan {mean_s} ± {spread_s} s>"
+
+    def _repr_html_(self) -> str:
+        columns = ("output", "shape", "dtype")
+        rows = ((name, str(x.shape), str(x.dtype)) for name, x in self.outputs.items())
+        return html_table(repr(self), columns, rows, count=len(self.outputs))
 
     @property
     def mean_s(self) -> float:

@@ -6,7 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from doppler.arrays import FloatArray, IntArray, csr, frozen, integers, reals, rows
+from doppler.arrays import (
+    RANGE,
+    FloatArray,
+    IntArray,
+    csr,
+    frozen,
+    in_range,
+    integers,
+    reals,
+    rows,
+)
 from doppler.errors import GraphError
 from doppler.graph.graph import Graph, Kernel
 from doppler.graph.ops import OpKind
@@ -238,12 +248,12 @@ def _sizes(column: str, values: Any, size: int, names: tuple[str, ...] = ()) -> 
         raise GraphError(f"{column} must be a list of numbers")
     if len(array) != size:
         raise GraphError(f"{column} has {len(array)} entries, expected {size}")
-    bad = np.flatnonzero(~(np.isfinite(array) & (array >= 0)))
+    bad = np.flatnonzero(~in_range(array))
     if len(bad):
         where = f" (vertex `{names[bad[0]]}`)" if names else ""
         raise GraphError(
             f"{column}[{bad[0]}]{where} is {array[bad[0]]}",
-            hint="sizes and seconds must be finite and not negative",
+            hint=f"sizes and seconds are 0, or {RANGE}",
         )
     return frozen(abs(array))  # -0.0 would change the digest
 
@@ -256,6 +266,8 @@ def _exec_table(values: Any, size: int, names: tuple[str, ...]) -> FloatArray:
         raise GraphError("vertices.exec_s must be a list of numbers")
     if len(values) != size:
         raise GraphError(f"vertices.exec_s has {len(values)} entries, expected {size}")
+    if not isinstance(values, np.ndarray):  # a row may be an array
+        values = [v.tolist() if isinstance(v, np.ndarray) and v.ndim else v for v in values]
     widths = {len(v) for v in values if isinstance(v, (list, tuple))}
     if len(widths) > 1:
         raise GraphError(f"vertices.exec_s has lists of different lengths: {sorted(widths)}")

@@ -1,13 +1,15 @@
 """Graph: a sharded dataflow graph of vertices, tensors and edges."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from doppler.arrays import BoolArray, FloatArray, IntArray
+from doppler.arrays import BoolArray, FloatArray, IntArray, unbox_fields
+from doppler.notebook import brief, html_table, number
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +22,17 @@ class Kernel:
     dtypes: tuple[str, ...]  # dtype of each output
     attributes: Mapping[str, Any] = field(default_factory=dict)  # JSON values
 
+    def __post_init__(self) -> None:
+        unbox_fields(self)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
     """A dataflow graph: V vertices, T tensors with one producer each, E edges tensor → reader.
 
     Made by `build_graph` or `GraphBuilder` only, which check everything the rest relies on:
-    it is acyclic, ids are in range, names are unique, sizes are finite and not negative.
+    it is acyclic, ids are in range, names are unique, sizes and seconds are 0 or between 1e-30
+    and 1e30.
     """
 
     name: str
@@ -90,9 +96,17 @@ class Graph:
     def __repr__(self) -> str:
         inputs = int(self.is_input.sum())
         return (
-            f"<Graph {self.name!r}: {self.num_vertices} vertices ({inputs} inputs), "
+            f"<Graph {brief(self.name)}: {self.num_vertices} vertices ({inputs} inputs), "
             f"{self.num_tensors} tensors, {self.num_edges} edges>"
         )
+
+    def _repr_html_(self) -> str:
+        kinds = Counter(self.kinds)
+        flops = dict.fromkeys(kinds, 0.0)
+        for kind, value in zip(self.kinds, self.flops.tolist(), strict=True):
+            flops[kind] += value
+        table = ((kind, str(count), number(flops[kind])) for kind, count in kinds.most_common())
+        return html_table(repr(self), ("kind", "vertices", "flops"), table, count=len(kinds))
 
     def digest(self) -> str:
         """`sha256:…` of the dataflow itself: vertices, tensors and edges, whatever they cost."""

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+from doppler.arrays import unbox_fields
 from doppler.errors import ConfigError, UnknownNameError
 from doppler.mdp.features import FEATURE_SETS, VERTEX_STATE
 from doppler.mdp.instance import VERTEX_FEATURES
@@ -25,6 +26,7 @@ class PolicyConfig:
     place: bool = True  # whether PLC places, or the critical-path rule
 
     def __post_init__(self) -> None:
+        unbox_fields(self)
         if self.width < 2 or self.rounds < 0:
             raise ConfigError("width must be at least 2, rounds not negative")
         if not (self.select or self.place):

@@ -6,6 +6,7 @@ from typing import Protocol, runtime_checkable
 from doppler.assignment import Assignment
 from doppler.errors import AssignmentError, DopplerError, OutOfMemoryError, PlacerError
 from doppler.graph.graph import Graph
+from doppler.notebook import brief, html_table, number
 from doppler.placers.base import Placer, assign
 from doppler.placers.bounds import problem_digest
 from doppler.placers.memory import may_run_out, runs_nowhere, working_bytes
@@ -36,6 +37,16 @@ class Answer:
     bound_s: float = 0.0  # the best lower bound the placer knows; 0 where it knows none
     interrupted: bool = False  # by Ctrl-C: the best so far
     members: tuple[Member, ...] = ()  # of a portfolio
+
+    def __repr__(self) -> str:
+        bound = f", no makespan is below {number(self.bound_s)} s" if self.bound_s else ""
+        placed = int((self.assignment.devices >= 0).sum())
+        return f"<Answer of {brief(self.won)}: {placed} vertices placed{bound}>"
+
+    def _repr_html_(self) -> str:
+        columns = ("placer", "makespan s", "planned s", "error")
+        rows = ((m.name, number(m.makespan_s), number(m.seconds), m.error) for m in self.members)
+        return html_table(repr(self), columns, rows, count=len(self.members))
 
 
 @runtime_checkable

@@ -15,7 +15,7 @@ from doppler.errors import ConfigError, DopplerError, Interrupted
 from doppler.graph.graph import Graph
 from doppler.inference.checkpoint import has_shipped_policy
 from doppler.placers.answer import Answer, Member
-from doppler.placers.base import Placer, assign
+from doppler.placers.base import Placer, Shown, assign
 from doppler.placers.bounds import ROUNDING, is_optimal, lower_bounds
 from doppler.placers.doppler import DopplerPlacer
 from doppler.placers.doppler import warm_up as warm_up_policy
@@ -36,7 +36,7 @@ EXACT_SHARE = 0.5  # of the time left; the rest is for search
 EXACT_MOST_S = 3600.0  # however long the budget is
 
 
-class AutoPlacer:
+class AutoPlacer(Shown):
     """The best of the instant heuristics, of an exact solver if small, and of search from there.
 
     With a policy, its samples come first, and search begins at the best of them where that is
@@ -64,7 +64,7 @@ class AutoPlacer:
         """
         if not seconds > 0:
             raise ConfigError(f"seconds is {seconds}, must be positive")
-        self.seconds, self.evaluations, self.instant = seconds, evaluations, instant
+        self.seconds, self.evaluations, self.instant = float(seconds), evaluations, instant
         if learned is None and has_shipped_policy():
             learned = DopplerPlacer()
         self.learned = learned

@@ -9,6 +9,7 @@ from doppler.arrays import IntArray
 from doppler.assignment import Assignment, assignment_for
 from doppler.graph.builder import GraphBuilder
 from doppler.graph.graph import Graph
+from doppler.notebook import cut, html_line
 from doppler.topology.presets import preset
 from doppler.topology.topology import Topology
 
@@ -24,6 +25,18 @@ class Placer(Protocol):
     def place(self, graph: Graph, topology: Topology, *, seed: int = 0) -> Assignment:
         """A device for every vertex of the graph."""
         ...
+
+
+class Shown:
+    """A placer that shows itself by its class and name: `<HeftPlacer heft>`."""
+
+    name: str
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {cut(self.name)}>"
+
+    def _repr_html_(self) -> str:
+        return html_line(repr(self))
 
 
 def assign(

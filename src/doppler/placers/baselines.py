@@ -5,11 +5,11 @@ import numpy as np
 from doppler.assignment import Assignment
 from doppler.cost import DefaultCostModel
 from doppler.graph.graph import Graph
-from doppler.placers.base import assign
+from doppler.placers.base import Shown, assign
 from doppler.topology.topology import Topology
 
 
-class SinglePlacer:
+class SinglePlacer(Shown):
     """Everything on the one device that does it fastest."""
 
     name = "single"
@@ -21,7 +21,7 @@ class SinglePlacer:
         return assign(self, graph, topology, np.full(graph.num_vertices, fastest))
 
 
-class RoundRobinPlacer:
+class RoundRobinPlacer(Shown):
     """Vertices in topological order, dealt out to the devices in turn."""
 
     name = "round-robin"
@@ -34,7 +34,7 @@ class RoundRobinPlacer:
         return assign(self, graph, topology, devices, order=order)
 
 
-class RandomPlacer:
+class RandomPlacer(Shown):
     """A device for each vertex at random."""
 
     name = "random"

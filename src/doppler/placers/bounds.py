@@ -10,6 +10,7 @@ from doppler.arrays import FloatArray, rows
 from doppler.assignment import Assignment
 from doppler.cost import Costs, DefaultCostModel
 from doppler.graph.graph import Graph
+from doppler.notebook import html_table, number
 from doppler.placers.memory import allowed, may_run_out, split_s
 from doppler.resolve import as_graph, as_topology
 from doppler.topology.topology import Topology
@@ -30,6 +31,15 @@ class LowerBounds:
     window_s: float  # what can neither begin early nor end late, spread over all slots
     host_s: float  # the host starts one exec after the other
     memory_s: float = 0.0  # the best of these where devices are too small for a vertex or for all
+
+    def __repr__(self) -> str:
+        parts = ", ".join(f"{name} {number(getattr(self, name))}" for name in self.__slots__)
+        return f"<LowerBounds: best_s {number(self.best_s)} ({parts})>"
+
+    def _repr_html_(self) -> str:
+        names = ("best_s", *self.__slots__)
+        rows = ((name, number(getattr(self, name))) for name in names)
+        return html_table("LowerBounds", ("bound", "seconds"), rows, count=len(names))
 
     @property
     def best_s(self) -> float:

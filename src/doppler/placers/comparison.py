@@ -4,22 +4,24 @@ import multiprocessing
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from doppler.arrays import unbox_fields
 from doppler.compiling import clock
 from doppler.errors import ConfigError, DopplerError, WrongTypeError
 from doppler.graph.graph import Graph
+from doppler.notebook import brief, cut, html_table, number
 from doppler.placers.answer import ask
 from doppler.placers.base import Placer, cores
 from doppler.placers.bounds import gap, lower_bounds
 from doppler.placers.own import check_placer
 from doppler.placers.registry import checked_budget, make_placer, placer_names
 from doppler.placers.search import warm_up
-from doppler.progress import track
+from doppler.progress import report, track
 from doppler.resolve import as_graph, as_topology
 from doppler.sim.config import SimConfig
 from doppler.sim.noise import Noise
@@ -37,6 +39,7 @@ class CompareConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        unbox_fields(self)
         if self.seeds < 1:
             raise ConfigError(f"seeds is {self.seeds}, must be at least 1")
         checked_budget(self.budget_s)
@@ -56,6 +59,20 @@ class ComparisonRow:
     bytes_moved: float
     seconds: float  # it planned, without compiling or loading kernels
     error: str = ""  # why there is no result
+
+    def __repr__(self) -> str:
+        if self.error:
+            return f"<ComparisonRow {brief(self.placer)}: failed, {cut(self.error, 100)}>"
+        makespan_s, seconds = number(self.makespan_s), number(self.seconds)
+        return (
+            f"<ComparisonRow {brief(self.placer)}: makespan {makespan_s} s, gap {self.gap:.1%}, "
+            f"planned in {seconds} s>"
+        )
+
+    def _repr_html_(self) -> str:
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        rows = ((n, v if isinstance(v, str) else number(v)) for n, v in values.items())
+        return html_table(repr(self), ("", "value"), rows, count=len(values))
 
 
 def compare(
@@ -109,7 +126,8 @@ def compare_in_processes(
     ) as pool:
         jobs = [pool.submit(_row, graph, topology, name, config, bound) for name in placers]
         try:
-            for job in as_completed(jobs):
+            for done, job in enumerate(as_completed(jobs), start=1):
+                report("comparing", done, len(jobs))
                 yield job.result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)

@@ -10,14 +10,14 @@ from doppler.assignment import Assignment
 from doppler.cost import Costs, DefaultCostModel
 from doppler.errors import ConfigError
 from doppler.graph.graph import Graph
-from doppler.placers.base import assign, cores
+from doppler.placers.base import Shown, assign, cores
 from doppler.placers.list_rules import RankRule, Schedule, flatten, run
 from doppler.progress import track
 from doppler.sim.simulator import Simulator
 from doppler.topology.topology import Topology
 
 
-class CriticalPathPlacer:
+class CriticalPathPlacer(Shown):
     """Longest path to an exit first, on the device where it can start first; best of 50.
 
     Sec. 6.1, after Kwok & Ahmad (1999): of the vertices whose producers are placed, take the one

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Union
 
 import numpy as np
 
-from doppler.arrays import FloatArray, IntArray
+from doppler.arrays import FloatArray, IntArray, unboxed
 from doppler.assignment import Assignment
 from doppler.errors import ConfigError, Interrupted, MissingExtraError
 from doppler.graph.graph import Graph
@@ -23,7 +23,7 @@ from doppler.inference.policy import ArrayPolicy, from_torch, shapes_of
 from doppler.mdp.instance import Instance, make_instance
 from doppler.mdp.parts import islands, nested_parts, on_part
 from doppler.mdp.rollout import GREEDY, Roller, Sampling
-from doppler.placers.base import cores, pair
+from doppler.placers.base import Shown, cores, pair
 from doppler.placers.rethinking import NOTHING, Rethinking, Told
 from doppler.sim.simulator import Simulator
 from doppler.topology.topology import Topology
@@ -52,7 +52,7 @@ MIN_SHARE = 4  # samples from which a thread of its own pays
 _Made = tuple[IntArray, IntArray, FloatArray]
 
 
-class DopplerPlacer:
+class DopplerPlacer(Shown):
     """The best of some greedy and so many sampled assignments of a policy, in simulation.
 
     The policy may have been trained on any graphs and topologies (Sec. 6, transfer). It places on
@@ -97,7 +97,7 @@ class DopplerPlacer:
         if (select, place) != (True, True):
             config = replace(config, select=config.select and select, place=config.place and place)
         self.config = config
-        self.samples, self.seconds = samples, seconds
+        self.samples, self.seconds = unboxed(samples), unboxed(seconds)
 
     @classmethod
     def from_path(cls, path: str | Path, *, seconds: float | None = None) -> "DopplerPlacer":

@@ -9,13 +9,13 @@ from doppler.assignment import Assignment
 from doppler.cost import Costs, DefaultCostModel
 from doppler.graph.graph import Graph
 from doppler.graph.levels import depths
-from doppler.placers.base import assign
+from doppler.placers.base import Shown, assign
 from doppler.topology.topology import Topology
 
 MAX_ROWS = 256  # vertices assigned at once: the method is cubic in them
 
 
-class EnumerativePlacer:
+class EnumerativePlacer(Shown):
     """Shards of each meta-op spread over all devices, where their inputs are cheapest to bring.
 
     Alg. 4 (App. B): meta-ops in topological order, first the shards, then what reduces them; of

@@ -4,6 +4,7 @@ import os
 from dataclasses import dataclass
 from heapq import heapreplace
 from math import inf
+from operator import index
 from time import perf_counter
 from typing import Any
 
@@ -15,7 +16,7 @@ from doppler.cost import Costs, DefaultCostModel
 from doppler.errors import ConfigError, MissingExtraError
 from doppler.graph.graph import Graph
 from doppler.placers.answer import Answer
-from doppler.placers.base import assign
+from doppler.placers.base import Shown, assign
 from doppler.placers.bounds import ROUNDING, lower_bounds
 from doppler.placers.critical_path import CriticalPathPlacer
 from doppler.placers.exact_model import (
@@ -55,7 +56,7 @@ class ExactResult:
     interrupted: bool = False  # by Ctrl-C: the best so far
 
 
-class ExactPlacer:
+class ExactPlacer(Shown):
     """The best static schedules found by a solver, CP-SAT; for small graphs.
 
     Of the schedules on the way to the best one, and the critical path's from which it starts, the
@@ -67,7 +68,7 @@ class ExactPlacer:
     def __init__(self, seconds: float = 5.0, *, repeatable: bool = True) -> None:
         """`repeatable`: about `seconds` by a clock that counts the solver's steps, one thread."""
         _check_seconds(seconds)
-        self.seconds, self.repeatable = seconds, repeatable
+        self.seconds, self.repeatable = float(seconds), repeatable
 
     @classmethod
     def with_budget(cls, seconds: float) -> "ExactPlacer":
@@ -132,9 +133,9 @@ def _check_seconds(seconds: float) -> None:
 def _limits(seconds: float, seed: int, workers: int | None) -> dict[str, Any]:
     workers = workers or max(os.cpu_count() or 1, MIN_WORKERS)
     return {
-        "max_time_in_seconds": seconds,
-        "num_workers": workers,
-        "random_seed": seed % 2**31,  # what it takes
+        "max_time_in_seconds": float(seconds),
+        "num_workers": int(workers),
+        "random_seed": index(seed) % 2**31,  # what it takes
     }
 
 
@@ -142,7 +143,7 @@ def _repeatable_limits(seconds: float, seed: int) -> dict[str, Any]:
     return {
         "max_deterministic_time": seconds * STEPS_PER_SECOND,
         "num_workers": 1,
-        "random_seed": seed % 2**31,
+        "random_seed": index(seed) % 2**31,
     }
 
 

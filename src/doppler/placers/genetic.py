@@ -5,11 +5,11 @@ from time import monotonic
 
 import numpy as np
 
-from doppler.arrays import FloatArray, IntArray
+from doppler.arrays import FloatArray, IntArray, unbox_fields
 from doppler.assignment import Assignment
 from doppler.errors import ConfigError, Interrupted
 from doppler.graph.graph import Graph
-from doppler.placers.base import assign
+from doppler.placers.base import Shown, assign
 from doppler.placers.search import starting_points
 from doppler.progress import report
 from doppler.sim.simulator import Simulator
@@ -28,13 +28,14 @@ class GeneticConfig:
     inherit: float = 0.7  # chance that a key comes from the elite parent
 
     def __post_init__(self) -> None:
+        unbox_fields(self)
         if not self.seconds > 0 or self.population < 8 or (self.generations or 1) < 1:
             raise ConfigError("the budget must be positive and the population at least 8")
         if self.elite <= 0 or self.mutants < 0 or self.elite + self.mutants >= 1:
             raise ConfigError("elite and mutants must leave room for children")
 
 
-class GeneticPlacer:
+class GeneticPlacer(Shown):
     """A biased random-key genetic algorithm on the simulator, seeded with the heuristics.
 
     An individual holds a key for every vertex and device; a vertex goes to the device with its

@@ -9,11 +9,12 @@ from doppler.arrays import FloatArray, IntArray, csr, rows
 from doppler.assignment import Assignment
 from doppler.errors import MissingExtraError
 from doppler.graph.graph import Graph
+from doppler.placers.base import Shown
 from doppler.placers.partitioning import Weighted, check_tries, place_parts
 from doppler.topology.topology import Topology
 
 
-class HypergraphPlacer:
+class HypergraphPlacer(Shown):
     """Parts of equal work with few copies of tensors between them, by Mt-KaHyPar.
 
     Gottesbüren et al. (2024). A net joins the maker of a tensor with all its readers; one that

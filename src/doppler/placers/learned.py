@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
-from doppler.arrays import FloatArray, IntArray
+from doppler.arrays import FloatArray, IntArray, unboxed
 from doppler.assignment import Assignment
 from doppler.errors import CheckpointError, ConfigError, Interrupted, MissingExtraError
 from doppler.graph.graph import Graph
 from doppler.mdp.instance import Instance, make_instance
-from doppler.placers.base import assign
+from doppler.placers.base import Shown, assign
 from doppler.placers.doppler import BATCH, POLICY_FILE
 from doppler.sim.simulator import Simulator
 from doppler.topology.topology import Topology
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from doppler.policies.baseline import BaselinePolicy
 
 
-class LearnedPlacer:
+class LearnedPlacer(Shown):
     """The best of one greedy and so many sampled assignments of a baseline, in simulation."""
 
     kind: ClassVar[str] = ""  # of policies it takes; any if empty
@@ -31,7 +31,7 @@ class LearnedPlacer:
         """`samples` are taken in at most `seconds`."""
         if samples < 0 or (seconds is not None and not seconds > 0):
             raise ConfigError("samples must not be negative, and seconds must be positive")
-        self.policy, self.samples, self.seconds = policy, samples, seconds
+        self.policy, self.samples, self.seconds = policy, unboxed(samples), unboxed(seconds)
         self.name: str = policy.kind
 
     @classmethod

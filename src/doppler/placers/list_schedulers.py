@@ -14,7 +14,7 @@ from doppler.cost import Costs, DefaultCostModel
 from doppler.errors import ConfigError
 from doppler.graph.graph import Graph
 from doppler.graph.levels import bottom_levels
-from doppler.placers.base import assign
+from doppler.placers.base import Shown, assign
 from doppler.placers.list_rules import (
     MAX_GAPS,
     GreedyRule,
@@ -29,7 +29,7 @@ from doppler.topology.topology import Topology
 WINDOW = 64  # ready vertices that max-min looks at
 
 
-class ListPlacer(ABC):
+class ListPlacer(Shown, ABC):
     """A placer that follows one rule."""
 
     name = ""

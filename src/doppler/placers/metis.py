@@ -8,11 +8,12 @@ from doppler.arrays import BoolArray, FloatArray, IntArray
 from doppler.assignment import Assignment
 from doppler.errors import MissingExtraError
 from doppler.graph.graph import Graph
+from doppler.placers.base import Shown
 from doppler.placers.partitioning import Weighted, check_tries, place_parts
 from doppler.topology.topology import Topology
 
 
-class MetisPlacer:
+class MetisPlacer(Shown):
     """Parts of equal work with little to move between them, by METIS.
 
     Karypis & Kumar (1998). An edge joins the maker and each reader of a tensor, so a tensor with

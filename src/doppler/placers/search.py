@@ -5,16 +5,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
 from math import inf
+from operator import index
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from doppler.arrays import IntArray
+from doppler.arrays import IntArray, unbox_fields
 from doppler.assignment import Assignment
 from doppler.errors import ConfigError, Interrupted, MissingExtraError
 from doppler.graph.graph import Graph
-from doppler.placers.base import assign, cores, pair
+from doppler.placers.base import Shown, assign, cores, pair
 from doppler.placers.improver import make_chain, make_neighbourhood
 from doppler.placers.registry import make_placer
 from doppler.progress import report
@@ -58,6 +59,7 @@ class SearchConfig:
     sim: SimConfig = field(default_factory=SimConfig)
 
     def __post_init__(self) -> None:
+        unbox_fields(self)
         if not self.seconds > 0 or (self.evaluations is not None and self.evaluations < 1):
             raise ConfigError("the budget must be positive")
         chains = 1 if self.chains is None else self.chains
@@ -79,7 +81,7 @@ class SearchResult:
     history: list[tuple[float, int, float]]  # (seconds, evaluations, best cost) as it improved
 
 
-class AnnealingPlacer:
+class AnnealingPlacer(Shown):
     """Simulated annealing from the best heuristic, with moves of vertices, chains and meta-ops.
 
     Moves: a vertex to another device, mostly that of a vertex nearby; two vertices, or two shards
@@ -162,6 +164,7 @@ class _Search:
     ) -> None:
         from doppler.sim.kernel import make_scratch
 
+        seed = index(seed)  # a plain int: the kernel is compiled for it
         self.config, self.seed = config, seed
         simulator = Simulator(topology, config.sim)
         self.problem = simulator.problem(graph, range(seed, seed + config.draws))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import relu, scaled_dot_product_attention
 
-from doppler.arrays import FloatArray
+from doppler.arrays import FloatArray, unbox_fields
 from doppler.errors import ConfigError
 from doppler.mdp.instance import Instance
 from doppler.mdp.rollout import Sampling
@@ -45,6 +45,7 @@ class GdpConfig:
     devices: int = 0  # see BaselineConfig
 
     def __post_init__(self) -> None:
+        unbox_fields(self)
         if min(self.width, self.heads, self.segment) < 1 or self.width % self.heads:
             raise ConfigError("width must be a multiple of heads, and segment at least 1")
         if min(self.layers, self.attention, self.devices) < 0:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import relu
 from torch.utils.checkpoint import checkpoint
 
-from doppler.arrays import IntArray
+from doppler.arrays import IntArray, unbox_fields
 from doppler.errors import ConfigError, UnknownNameError
 from doppler.mdp.instance import Instance
 from doppler.mdp.rollout import Sampling
@@ -56,6 +56,7 @@ class PlacetoConfig:
     devices: int = 0  # see BaselineConfig
 
     def __post_init__(self) -> None:
+        unbox_fields(self)
         if self.width < 2 or self.rounds < 0 or self.devices < 0:
             raise ConfigError("width must be at least 2, rounds and devices not negative")
         if self.form not in FORMS:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from doppler.arrays import FloatArray, IntArray
+from doppler.arrays import FloatArray, IntArray, unbox_fields
 from doppler.errors import ConfigError
 from doppler.mdp.instance import Instance
 from doppler.mdp.rollout import Sampling
@@ -38,6 +38,7 @@ class Seq2SeqConfig:
     devices: int = 0  # see BaselineConfig
 
     def __post_init__(self) -> None:
+        unbox_fields(self)
         if self.width < 1 or self.groups < 1 or self.devices < 0:
             raise ConfigError("width and groups must be at least 1, devices not negative")
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from doppler.arrays import unboxed
 from doppler.errors import ProgramError, UnknownNameError
 from doppler.graph.ops import OpKind
 from doppler.programs.program import REDUCTIONS, Axis, Op, Program, Read
@@ -69,6 +70,7 @@ class ProgramBuilder:
         attributes: dict[str, Any] | None = None,
     ) -> "Tensor":
         """Add an operation; its name is made unique by a number."""
+        shape, aggregated = unboxed(shape), unboxed(aggregated)
         if not all(isinstance(n, int) and n > 0 for n in shape):
             raise ProgramError(f"`{name}`: shape {shape} must be whole numbers > 0")
         self.ops.append(

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from doppler.arrays import unbox_fields
 from doppler.cost import CostModel, DefaultCostModel
 from doppler.scheduler.choose import FIFO, check_strategy
 from doppler.sim.noise import Noise
@@ -18,4 +19,5 @@ class SimConfig:
     cost_model: CostModel = field(default_factory=DefaultCostModel)
 
     def __post_init__(self) -> None:
+        unbox_fields(self)
         check_strategy(self.strategy)

@@ -1,11 +1,11 @@
 """Noise: the distribution P of Alg. 1: how far real durations stray from the modelled ones."""
 
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite
 
 import numpy as np
 
-from doppler.arrays import FloatArray
+from doppler.arrays import LARGEST, RANGE, SMALLEST, FloatArray, unbox_fields
 from doppler.cost import Costs
 from doppler.errors import ConfigError
 from doppler.graph.graph import Graph
@@ -26,13 +26,15 @@ class Noise:
     slowdown: tuple[float, ...] = ()  # one factor per device, or empty
 
     def __post_init__(self) -> None:
+        unbox_fields(self)
         for name in ("exec_sigma", "transfer_sigma", "device_sigma"):
             value = getattr(self, name)
             if not (isfinite(value) and 0 <= value <= 10):
                 raise ConfigError(f"noise.{name} is {value}, must be between 0 and 10")
         for value in self.slowdown:
-            if not (isfinite(value) and value > 0):
-                raise ConfigError(f"noise.slowdown has {value}, must be > 0")
+            if not SMALLEST <= value <= LARGEST:
+                wanted = RANGE if 0 < value < inf else "> 0"
+                raise ConfigError(f"noise.slowdown has {value}, must be {wanted}")
 
     @property
     def is_random(self) -> bool:

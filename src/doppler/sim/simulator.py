@@ -96,7 +96,7 @@ class Simulator:
                 return
             rows = priority if len(priority) == 1 else priority[part]
             scratch = make_scratch(problem)
-            run_batch(problem, 0, table[part], rows, scratch, makespan[part], limit_s)
+            run_batch(problem, 0, table[part], rows, scratch, makespan[part], float(limit_s))
 
         # Parts large enough to outweigh handing them out, small enough to share and to stop.
         workers = _num_threads(threads) if len(table) >= MIN_BATCH else 1

@@ -1,15 +1,19 @@
 """The built-in topologies: TOML files in `data/`, and the family `reference:N`."""
 
 import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from doppler.arrays import unboxed
 from doppler.errors import TopologyError, UnknownNameError
 from doppler.files import STANDARD_STREAM
 from doppler.topology.io import MAX_DEVICES, read_topology, topology_from_document
-from doppler.topology.topology import Device, Link, Topology
+from doppler.topology.topology import DTYPE_CLASSES, Device, Link, Rates, Topology
 
 REFERENCE = "reference:"
 PRESETS = ("p100x4", "p100x4-8gb", "v100x8", "a100x2-t4x2", "cpu2")
@@ -60,3 +64,40 @@ def reference(name: str) -> Topology:
         route=route,
         description="The paper authors' simulator: explicit costs, no contention, no host.",
     )
+
+
+def uniform(
+    count: int, flops_per_s: Rates | Sequence[Rates] | None, link: Link, device: Device, name: str
+) -> Topology:
+    """So many devices like `device`, with a link like `link` for every ordered pair.
+
+    `flops_per_s` is for all of them, or a sequence with one for each.
+    """
+    count = unboxed(count)
+    if type(count) is not int or not 1 <= count <= MAX_DEVICES:
+        raise TopologyError(f"devices is {count!r}, must be a whole number from 1 to {MAX_DEVICES}")
+    rates: Any = flops_per_s
+    if not isinstance(rates, (list, tuple, np.ndarray)):
+        rates = [rates] * count
+    if len(rates) != count:
+        raise TopologyError(f"flops_per_s has {len(rates)} entries for {count} devices")
+    names = [f"{device.name}{i}" for i in range(count)]
+    pairs = [(a, b) for a in range(count) for b in range(count) if a != b]
+    route = np.full((count, count), -1, np.int64)
+    for number, (a, b) in enumerate(pairs):
+        route[a, b] = number
+    return Topology(
+        name=name,
+        devices=tuple(
+            replace(device, name=each, flops_per_s=_by_class(rate))
+            for each, rate in zip(names, rates, strict=True)
+        ),
+        links=tuple(replace(link, name=f"{link.name} {names[a]}→{names[b]}") for a, b in pairs),
+        route=route,
+    )
+
+
+def _by_class(rate: Rates | None) -> dict[str, float]:
+    if rate is None:
+        return {}
+    return dict(rate) if isinstance(rate, Mapping) else dict.fromkeys(DTYPE_CLASSES, rate)

@@ -1,19 +1,20 @@
 """Topology: the machine: devices, the links between them, and the host that drives them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from numbers import Real
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from doppler.arrays import IntArray, frozen
+from doppler.arrays import LARGEST, RANGE, SMALLEST, IntArray, frozen, reals, unbox_fields, unboxed
 from doppler.errors import TopologyError
+from doppler.notebook import brief, html_table, number
 
 DTYPE_CLASSES = ("float16", "float32", "float64")
 VIA = ("direct", "host")  # ways to move data
+Rates = float | Mapping[str, float]  # flops per second: of all dtypes, or by dtype class
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,9 @@ class Device:
     group: str = ""  # devices of one group are close: one NVLink island, one board, one node
     address: str = ""  # where the engine finds it: `cpu:0`, `cuda:0`, `cuda:0/1of4`
 
+    def __post_init__(self) -> None:
+        unbox_fields(self)
+
 
 @dataclass(frozen=True, slots=True)
 class Link:
@@ -40,6 +44,9 @@ class Link:
     lanes: int = 1  # transfers that run at the same time; 0 = any number
     via: str = ""  # how the engine moves data: `direct`, through the `host`, or as it finds best
 
+    def __post_init__(self) -> None:
+        unbox_fields(self)
+
 
 @dataclass(frozen=True, slots=True)
 class Host:
@@ -48,6 +55,9 @@ class Host:
     dispatch_s: float = 0.0  # to start a task; the host starts one at a time
     completion_s: float = 0.0  # from a task's end until tasks that wait for it may start
     ahead: int = 0  # tasks it may start on a busy device or link, to begin there in that order
+
+    def __post_init__(self) -> None:
+        unbox_fields(self)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,6 +76,7 @@ class Topology:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "route", frozen(np.asarray(self.route, np.int64)))
+        object.__setattr__(self, "exec_s", unboxed(self.exec_s))
         _check(self)
 
     @property
@@ -86,12 +97,63 @@ class Topology:
     def __hash__(self) -> int:
         return hash((self.name, self.num_devices, self.num_links))
 
+    def __repr__(self) -> str:
+        counts = f"{self.num_devices} devices, {self.num_links} links"
+        return f"<Topology {brief(self.name)}: {counts}>"
+
+    def _repr_html_(self) -> str:
+        columns = ("device", "flops/s", "memory B/s", "memory B", "slots", "group")
+        rows = (
+            (
+                d.name,
+                ", ".join(f"{key} {number(rate)}" for key, rate in d.flops_per_s.items()),
+                number(d.memory_bytes_per_s),
+                number(d.memory_bytes),
+                str(d.slots),
+                d.group,
+            )
+            for d in self.devices
+        )
+        return html_table(repr(self), columns, rows, count=self.num_devices)
+
     @staticmethod
     def preset(name: str) -> "Topology":
         """A built-in topology, such as `p100x4` or `reference:4`."""
         from doppler.topology.presets import preset
 
         return preset(name)
+
+    @staticmethod
+    def uniform(
+        devices: int = 2,
+        *,
+        flops_per_s: Rates | Sequence[Rates] | None = None,
+        bandwidth_bytes_per_s: float = inf,
+        latency_s: float = 0.0,
+        lanes: int = 1,
+        memory_bytes_per_s: float = inf,
+        memory_bytes: float = inf,
+        slots: int = 1,
+        name: str = "uniform",
+    ) -> "Topology":
+        """A machine of `devices` alike, `device0` to the last, with a link from each to each other.
+
+        `flops_per_s` is a number for all dtypes, or one by dtype class; a list has one of these for
+        each device. Without it the graph must bring `exec_s`, and without a bandwidth `transfer_s`.
+        The other options are those of `Device` and `Link`.
+
+        >>> Topology.uniform(devices=2, flops_per_s=10e12, bandwidth_bytes_per_s=12e9)
+        <Topology 'uniform': 2 devices, 2 links>
+        """
+        from doppler.topology.presets import uniform
+
+        return uniform(
+            devices,
+            flops_per_s,
+            Link("link", bandwidth_bytes_per_s, latency_s=latency_s, lanes=lanes),
+            Device("device", {}, memory_bytes_per_s, memory_bytes, slots),
+            name,
+        )
 
     @staticmethod
     def read(path: str | Path) -> "Topology":
@@ -121,23 +183,29 @@ def _row(device: Device) -> tuple[Any, ...]:
 
 def _check_numbers(topology: Topology) -> None:
     for d in topology.devices:
-        rates = {f"flops_per_s.{key}": rate for key, rate in d.flops_per_s.items()}
-        rates |= {"memory_bytes_per_s": d.memory_bytes_per_s, "memory_bytes": d.memory_bytes}
-        _check_positive(f"device `{d.name}`", rates, {"launch_s": d.launch_s})
-        if d.slots < 1:
-            raise TopologyError(f"device `{d.name}`: slots is {d.slots}, must be at least 1")
+        where = f"device `{d.name}`"
+        for key, rate in d.flops_per_s.items():
+            if key not in DTYPE_CLASSES:
+                raise TopologyError(
+                    f"{where}: flops_per_s has no dtype class `{key}`",
+                    hint=f"known: {', '.join(DTYPE_CLASSES)}",
+                )
+            _check_real(where, f"flops_per_s.{key}", rate, positive=True)
+        for key in ("memory_bytes_per_s", "memory_bytes"):
+            _check_real(where, key, getattr(d, key), positive=True, may_be_infinite=True)
+        _check_real(where, "launch_s", d.launch_s)
+        _check_whole(where, "slots", d.slots, least=1)
     for link in topology.links:
-        rates = {"bandwidth_bytes_per_s": link.bandwidth_bytes_per_s}
-        _check_positive(f"link `{link.name}`", rates, {"latency_s": link.latency_s})
-        if link.lanes < 0:
-            raise TopologyError(f"link `{link.name}`: lanes is {link.lanes}, must not be negative")
+        where, bandwidth = f"link `{link.name}`", link.bandwidth_bytes_per_s
+        _check_real(where, "bandwidth_bytes_per_s", bandwidth, positive=True, may_be_infinite=True)
+        _check_real(where, "latency_s", link.latency_s)
+        _check_whole(where, "lanes", link.lanes, least=0)
         if link.via not in ("", *VIA):
-            raise TopologyError(f"link `{link.name}`: via is `{link.via}`, must be direct or host")
+            raise TopologyError(f"{where}: via is `{link.via}`, must be direct or host")
     host = topology.host
-    seconds = {"dispatch_s": host.dispatch_s, "completion_s": host.completion_s}
-    _check_positive("host", {}, seconds)
-    if host.ahead < 0:
-        raise TopologyError(f"host: ahead is {host.ahead}, must not be negative")
+    _check_real("host", "dispatch_s", host.dispatch_s)
+    _check_real("host", "completion_s", host.completion_s)
+    _check_whole("host", "ahead", host.ahead, least=0)
 
 
 def _check_measured(topology: Topology) -> None:
@@ -148,21 +216,36 @@ def _check_measured(topology: Topology) -> None:
                 f"{where} is {seconds!r}, must be {topology.num_devices} numbers, one per device"
             )
         for one in seconds:
-            if not isinstance(one, Real) or not 0 <= one < inf:
-                raise TopologyError(f"{where} is {one!r}, must be finite and not negative")
+            _check_real("", where, one)
 
 
-def _check_positive(where: str, rates: dict[str, float], seconds: dict[str, float]) -> None:
-    for name, value in rates.items():
-        if not value > 0:
-            raise TopologyError(f"{where}: {name} is {value}, must be > 0")
-    for name, value in seconds.items():
-        if not 0 <= value < inf:
-            raise TopologyError(f"{where}: {name} is {value}, must be finite and not negative")
+def _check_real(
+    where: str, name: str, value: Any, *, positive: bool = False, may_be_infinite: bool = False
+) -> None:
+    """Raise unless it is a number of the range that costs can be computed in."""
+    if type(value) in (int, float):
+        if (value == 0 and not positive) or SMALLEST <= value <= LARGEST:
+            return
+        if may_be_infinite and value == inf:
+            return
+    if type(value) is int:  # which may have more digits than Python prints
+        (value,) = reals([value]).tolist()  # type: ignore[union-attr]
+    what = f"{where}: {name} is {value!r}" if where else f"{name} is {value!r}"
+    if type(value) is float and 0 < value < inf:
+        raise TopologyError(f"{what}, must be {RANGE}")
+    wanted = "> 0" if may_be_infinite else "> 0 and finite"
+    raise TopologyError(f"{what}, must be {wanted if positive else 'finite and not negative'}")
+
+
+def _check_whole(where: str, name: str, value: Any, *, least: int) -> None:
+    if type(value) is not int or not least <= value < 2**31:
+        raise TopologyError(f"{where}: {name} is {value!r}, must be a whole number ≥ {least}")
 
 
 def _check(topology: Topology) -> None:
     size = topology.num_devices
+    if not isinstance(topology.name, str):
+        raise TopologyError(f"the topology's name must be text, not {topology.name!r}")
     if size == 0:
         raise TopologyError(f"topology `{topology.name}` has no devices")
     _check_numbers(topology)

@@ -19,6 +19,7 @@ from doppler.policies.baseline import BaselinePolicy
 from doppler.policies.checkpoint import load_any, to_torch
 from doppler.policies.dual import PolicyConfig
 from doppler.policies.kinds import Policy, for_devices
+from doppler.progress import report
 from doppler.resolve import as_graph, as_topology
 from doppler.topology.topology import Topology
 from doppler.training.config import TrainConfig
@@ -34,7 +35,7 @@ from doppler.training.run import (
     warm_up,
 )
 from doppler.training.run_dir import BEST, BEST_FILES
-from doppler.training.trainer import Trainer
+from doppler.training.trainer import Progress, Trainer
 
 Trained = DopplerPlacer | LearnedPlacer
 Start = Trained | str | Path  # a trained placer, a run or a checkpoint; or, as text:
@@ -77,8 +78,8 @@ def train(
         trainer = Trainer(
             manifest.pairs, manifest.config, policy=policy, executor=make(manifest), starts=starts
         )
-        for _ in trainer.run():
-            pass
+        for progress in trainer.run():
+            _report(progress)
     return placer_of(trainer.policy)
 
 
@@ -98,11 +99,15 @@ def finish(run: Run) -> Trained:
     """The placer of a run that is trained to its end."""
     try:
         with stopping(run.stop), run:
-            for _ in run:
-                pass
+            for progress in run:
+                _report(progress)
     except Interrupted:
         raise KeyboardInterrupt from None
     return placer_of(run.trainer.policy)
+
+
+def _report(progress: Progress) -> None:
+    report(f"training, stage {progress.stage}", int(1000 * min(progress.share, 1.0)), 1000)
 
 
 def make_manifest(

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 
+from doppler.arrays import unbox_fields
 from doppler.errors import ConfigError, UnknownNameError
 from doppler.policies.dual import PolicyConfig
 from doppler.policies.gdp import GdpConfig
@@ -26,6 +27,9 @@ class ImitationConfig:
     batch: int = 32
     lr: tuple[float, float] = (2e-3, 2e-3)  # at the beginning and the end, linear between
 
+    def __post_init__(self) -> None:
+        unbox_fields(self)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertConfig:
@@ -41,6 +45,7 @@ class ExpertConfig:
     until: float = 1.0  # share of the stage after which REINFORCE goes on alone
 
     def __post_init__(self) -> None:
+        unbox_fields(self)
         for name in ("samples", "elites", "lessons", "moves"):
             if (value := getattr(self, name)) < 0:
                 raise ConfigError(f"sim.expert.{name} is {value}, must not be negative")
@@ -70,6 +75,7 @@ class ReinforceConfig:
     messages: str = "episode"  # are passed once per episode (Sec. 4.3), or per `step` (App. G.3)
 
     def __post_init__(self) -> None:
+        unbox_fields(self)
         if not min(self.temperature) >= 0:
             raise ConfigError(f"sim.temperature is {self.temperature}, must not be negative")
         if not 0 <= min(self.epsilon) <= max(self.epsilon) <= 1:
@@ -111,6 +117,7 @@ class RealConfig:
     timeout_s: float = 60.0  # of that engine
 
     def __post_init__(self) -> None:
+        unbox_fields(self)
         if not min(self.temperature) >= 0:
             raise ConfigError(f"real.temperature is {self.temperature}, must not be negative")
         if not 0 <= min(self.epsilon) <= max(self.epsilon) <= 1:
@@ -156,6 +163,7 @@ class TrainConfig:
     device: str = "cpu"  # of the networks, as torch names it
 
     def __post_init__(self) -> None:
+        unbox_fields(self)
         if not self.stages:
             raise ConfigError("there is no stage to train", hint=f"known: {', '.join(STAGES)}")
         for name in self.stages:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from doppler.arrays import unbox_fields
 from doppler.errors import ConfigError, FormatError
 from doppler.progress import report
 from doppler.training.problems import Problem, problems
@@ -32,6 +33,7 @@ class Recipe:
     digest: str = ""  # of the problems, once they are drawn
 
     def __post_init__(self) -> None:
+        unbox_fields(self)
         for name, least in (("problems", 1), ("validation", 0), ("samples", 0), ("evaluations", 1)):
             if (value := getattr(self, name)) < least:
                 raise ConfigError(f"{name} is {value}, must be at least {least}")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from doppler.arrays import IntArray
+from doppler.arrays import IntArray, unbox_fields
 from doppler.errors import ConfigError
 from doppler.training.confidence import BETTER, Race, check_race
 from doppler.training.prediction import digest
@@ -45,6 +45,7 @@ class OnlineConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        unbox_fields(self)
         if not 0 <= self.explore <= 1:
             raise ConfigError(f"explore is {self.explore}, must be between 0 and 1")
         for name in ("slowdown", "tolerance", "lr"):
