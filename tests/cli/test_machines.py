@@ -74,6 +74,11 @@ def test_here_is_measured_once(dop: Dop, files: Path, probed: list[dict[str, Any
     dop(*place, "--probe")
     assert len(probed) == 2
     assert "core0" in dop("show", "here").out
+    machines.cache_path().write_text("{")
+    broken = dop(*place)
+    assert broken.code == 2
+    assert "hint: measure this machine again with --probe" in broken.err
+    assert dop(*place, "--probe").code == 0
 
 
 def test_here_needs_torch(

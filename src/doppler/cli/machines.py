@@ -1,6 +1,7 @@
 """Which machine a command is about: a topology by name, by file, assumed, or this one."""
 
 import os
+import platform
 from pathlib import Path
 from time import time
 from typing import TYPE_CHECKING
@@ -81,11 +82,11 @@ def this_machine(*, probe_again: bool = False) -> "Topology":
     """The topology of this machine: measured once, then read from a cache."""
     from dataclasses import replace
 
-    from doppler.topology import read_topology, write_topology
+    from doppler.topology import write_topology
 
     path = cache_path()
     if path.is_file() and not probe_again:
-        topology = read_topology(path)
+        topology = _read_cached(path)
         age = _age(time() - path.stat().st_mtime)
         note(f"this machine as measured {age} ago ({path}); measure again with --probe")
         return topology
@@ -97,14 +98,25 @@ def this_machine(*, probe_again: bool = False) -> "Topology":
     with showing_progress():
         topology = replace(probe(backend, seconds=PROBE_S).topology, name=HERE)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_topology(topology, path)
+    write_topology(topology, path, force=True)
     return topology
 
 
+def _read_cached(path: Path) -> "Topology":
+    from doppler.errors import ConfigError, DopplerError
+    from doppler.topology import read_topology
+
+    try:
+        return read_topology(path)
+    except DopplerError as error:
+        raise ConfigError(error.message, hint="measure this machine again with --probe") from None
+
+
 def cache_path() -> Path:
-    """The file that this machine's topology is kept in."""
+    """The file that this machine's topology is kept in; several may share a home."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "doppler" / f"{HERE}.json"
+    host = "".join(c if c.isalnum() else "-" for c in platform.node())
+    return Path(base) / "doppler" / f"{HERE}-{host}.json"
 
 
 def _age(seconds: float) -> str:
