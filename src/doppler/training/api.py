@@ -13,12 +13,13 @@ from doppler.errors import ConfigError, Interrupted
 from doppler.executor import Executor
 from doppler.graph.graph import Graph
 from doppler.inference.checkpoint import shipped_bytes, shipped_policy
+from doppler.inference.config import PolicyConfig
 from doppler.placers.doppler import POLICY_FILE, DopplerPlacer
 from doppler.placers.learned import LearnedPlacer
 from doppler.policies.baseline import BaselinePolicy
 from doppler.policies.checkpoint import load_any, to_torch
-from doppler.policies.dual import PolicyConfig
-from doppler.policies.kinds import Policy, for_devices
+from doppler.policies.configs import for_devices
+from doppler.policies.kinds import Policy
 from doppler.topology.topology import Topology
 from doppler.training.config import TrainConfig
 from doppler.training.manifest import Manifest, distinct

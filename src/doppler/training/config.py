@@ -3,11 +3,8 @@
 from dataclasses import dataclass, field, replace
 
 from doppler.errors import ConfigError, UnknownNameError
-from doppler.policies.dual import PolicyConfig
-from doppler.policies.gdp import GdpConfig
-from doppler.policies.kinds import AnyConfig
-from doppler.policies.placeto import PlacetoConfig
-from doppler.policies.seq2seq import Seq2SeqConfig
+from doppler.inference.config import PolicyConfig
+from doppler.policies.configs import AnyConfig, GdpConfig, PlacetoConfig, Seq2SeqConfig
 from doppler.scheduler.choose import FIFO, ORDER, check_strategy
 from doppler.sim.config import SimConfig
 from doppler.sim.noise import Noise

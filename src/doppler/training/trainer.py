@@ -17,7 +17,8 @@ from doppler.executor import Executor
 from doppler.graph.graph import Graph
 from doppler.placers.base import cores
 from doppler.policies.baseline import BaselinePolicy
-from doppler.policies.kinds import Policy, for_devices, make_any
+from doppler.policies.configs import for_devices
+from doppler.policies.kinds import Policy, make_any
 from doppler.policies.threads import one_thread
 from doppler.topology.topology import Topology
 from doppler.training.baseline import imitate_rule, refine_baseline, reinforce_baseline
