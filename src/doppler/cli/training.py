@@ -442,7 +442,7 @@ def _print(
     labels = [result.exercise for result in results]
     out.print(comparison_table(labels, comparisons))
     out.print(
-        f"simulated{' as measured' if results[0].recalibrated else ''}; trained policy: "
+        f"simulated{' with measured costs' if results[0].measured else ''}; trained policy: "
         f"placer {_placer(run, output)}; shipped policy: placer doppler; "
         f"each placer had up to {seconds(comparisons[0].budget_s)}",
         markup=False,

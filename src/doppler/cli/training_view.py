@@ -188,14 +188,14 @@ def comparison_table(labels: Sequence[str], comparisons: "Sequence[Comparison]")
 
 def verdict(label: str, one: "Comparison") -> str:
     """Whether the run is better than what is had without it, in a sentence."""
-    budget, auto = seconds(one.budget_s), f"auto without training ({_found(one.auto_s)})"
+    auto = f"what auto finds without training in {seconds(one.budget_s)} ({_found(one.auto_s)})"
     other_s, other = one.shipped_s, f"the shipped one ({_found(one.shipped_s)})"
     if other_s is None:
-        other_s, other = one.auto_s, auto
+        other_s, other = one.auto_s, "that"
     return (
         f"{label}: the best of the run ({_found(one.best_s)}) is "
-        f"{_against(one.best_s, one.auto_s)} what {auto} finds in {budget}; "
-        f"the trained policy ({_found(one.policy_s)}) is {_against(one.policy_s, other_s)} {other}"
+        f"{_against(one.best_s, one.auto_s)} {auto}; the trained policy by itself "
+        f"({_found(one.policy_s)}) is {_against(one.policy_s, other_s)} {other}"
     )
 
 
