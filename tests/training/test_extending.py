@@ -88,6 +88,14 @@ def test_several_graphs_have_as_many_more_each() -> None:
     assert len(list(trainer.run())) == 2
 
 
+def test_a_last_stage_of_which_no_end_is_told_begins_anew() -> None:
+    trainer = Trainer([(graph(), Topology.preset("p100x4"))], CONFIG)
+    trainer.stage = 2  # past the last, as checkpoints once had it
+    assert list(trainer.run()) == []
+    trainer.extend(episodes=4)
+    assert [progress.stage for progress in trainer.run()] == ["sim"]
+
+
 def test_from_python(tmp_path: Path) -> None:
     machine = Topology.preset("p100x4")
     train(graph(), machine, CONFIG, out=tmp_path / "run")

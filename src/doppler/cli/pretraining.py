@@ -33,7 +33,7 @@ def pretrain(
         typer.Option(
             "--seconds",
             metavar="S",
-            help=f"Train for so long. Default: {SECONDS:.0f}. With --resume: for so much longer.",
+            help=f"Train for so long. Default: {SECONDS:.0f}. With --resume: S more seconds.",
         ),
     ] = None,
     validation: Annotated[

@@ -75,7 +75,7 @@ def train(
         int | None,
         typer.Option(
             min=0,
-            help="Of stage sim, or real, per graph and topology. With --resume: that many more.",
+            help="Of stage sim, or real, per graph and topology. With --resume: so many more.",
         ),
     ] = None,
     budget: Annotated[
@@ -83,7 +83,7 @@ def train(
         typer.Option(
             "--seconds",
             metavar="S",
-            help="Train for so long, however many episodes. With --resume: for so much longer.",
+            help="Train for so long, however many episodes. With --resume: S more seconds.",
         ),
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of everything random.")] = None,
