@@ -112,7 +112,8 @@ def jobs() -> list[Job]:
 
 
 def train(graph: str, config: TrainConfig) -> Result:
-    """What a policy comes to on one core, and what that took."""
+    """What a policy comes to on one core, from nothing, and what that took."""
+    config = config.with_stages(from_nothing=True)
     trainer = Trainer([problem(f"p100x4/{graph}")], replace(config, threads=1))
     began, episodes = process_time(), dict.fromkeys(config.stages, 0)
     for progress in trainer.run():

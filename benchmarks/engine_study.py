@@ -153,7 +153,9 @@ def place_all(
     """Every method's assignment on the probed topology, or in Stage III on the machine itself."""
     found = {name: make_placer(name).place(graph, topology) for name in HEURISTICS}
     found["search"] = AnnealingPlacer.with_budget(args.search_seconds).place(graph, topology)
-    config = TrainConfig(seconds=args.train_seconds, threads=args.threads)
+    config = TrainConfig(
+        stages=("imitation", "sim"), seconds=args.train_seconds, threads=args.threads
+    )
     trainer = Trainer([(graph, topology)], config)
     for _ in trainer.run():
         pass

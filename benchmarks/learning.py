@@ -111,9 +111,10 @@ def train(
     seed: int,
     start: DualPolicy | None = None,
 ) -> tuple[Trainer, Result]:
-    """A trainer that has trained on one core, and what that took."""
+    """A trainer that has trained on one core, from nothing or a policy, and what that took."""
     pairs = [problem(label) for label in labels]
     config = replace(config, seconds=seconds, seed=seed, threads=1)
+    config = config.with_stages(from_nothing=start is None)
     trainer = Trainer(pairs, config, policy=start)
     began, episodes, best_at = process_time(), 0, 0
     best_s = np.inf

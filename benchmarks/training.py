@@ -63,7 +63,7 @@ def random_problem(vertices: int, depth: int | None = None) -> Pair:
 
 def one_core(name: str = "default", **changes: Any) -> TrainConfig:
     """A preset on one core, with other values for Stage II."""
-    config = preset(name)
+    config = preset(name).with_stages(from_nothing=True)
     return replace(config, threads=1, sim=replace(config.sim, **changes))
 
 

@@ -308,7 +308,7 @@ def tuning(settings: Settings, label: str, seed: int) -> Result:
     base = replace(PRESETS["default"], seconds=settings.tune_seconds, seed=seed, threads=1)
     for name, config, policy in (
         ("tuned", replace(base, stages=("sim",)), starting_policy(path)),
-        ("scratch", base, None),
+        ("scratch", base.with_stages(from_nothing=True), None),
     ):
         trainer = Trainer([(graph, topology)], config, policy=policy)
         for _ in trainer.run():

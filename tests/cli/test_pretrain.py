@@ -13,6 +13,7 @@ from doppler.cli.training_view import View, gaps_table
 from doppler.graph import write_graph
 from doppler.inference import checkpoint
 from doppler.programs import random_dag
+from doppler.training import comparison
 from doppler.training.trainer import Progress
 from doppler.training.validation import FamilyGap
 
@@ -35,6 +36,12 @@ pool = 4
 moves = 10
 """
 TINY = ("--problems", "2", "--max-vertices", "40", "--validation", "1", "--evaluations", "40")
+
+
+@pytest.fixture(autouse=True)
+def _in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is had without training is found in no time."""
+    monkeypatch.setattr(comparison, "MOST_S", 0.02)
 
 
 @pytest.fixture
@@ -63,8 +70,13 @@ def test_from_problems_to_an_assignment(
     assert document["digest"].startswith("sha256:")
     recipe = json.loads((tmp_path / "runs/p/config.json").read_text())["recipe"]
     assert recipe["without"] == ["mlp"]
+    assert json.loads((tmp_path / "runs/p/config.json").read_text())["parent"] is None
     again = dop("pretrain", "--resume", "-o", "runs/p", "--json").json()
     assert again["validation"] == document["validation"]
+    longer = dop("pretrain", "--resume", "-o", "runs/p", "--seconds", "0.01", "--json").json()
+    assert longer["episodes"] > document["episodes"]
+    (note,) = json.loads((tmp_path / "runs/p/config.json").read_text())["extensions"]
+    assert note["before"] == {"seconds": None, "episodes": 8}
     shown = dop("pretrain", "--resume", "-o", "runs/p")
     assert "mean gap" in shown.out
     assert "doppler:runs/p" in shown.out

@@ -19,8 +19,10 @@ pytest.importorskip("safetensors")
 
 from doppler.cli.training_view import View
 from doppler.graph import write_graph
+from doppler.inference import checkpoint
 from doppler.policies.checkpoint import load_policy
 from doppler.programs import random_dag
+from doppler.training import comparison
 from doppler.training.trainer import RealProgress
 
 QUICK = """
@@ -40,14 +42,26 @@ lessons = 2
 pool = 4
 moves = 10
 """
+FEW = QUICK.replace("[policy]\nwidth = 4\nrounds = 1\n", "")  # of the shipped policy's shape
+FROM_NOTHING = (
+    "training starts from nothing, stages imitation,sim: the policy that comes with doppler has "
+    "another shape; --from names a policy to start from\n"
+)
+
+
+@pytest.fixture(autouse=True)
+def _in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is had without training is found in no time."""
+    monkeypatch.setattr(comparison, "MOST_S", 0.02)
 
 
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
-    """A folder with graph.json, other.json and quick.toml."""
+    """A folder with graph.json, other.json, quick.toml and few.toml."""
     write_graph(random_dag(vertices=12, depth=4, seed=0), tmp_path / "graph.json")
     write_graph(random_dag(vertices=10, depth=3, seed=1), tmp_path / "other.json")
     (tmp_path / "quick.toml").write_text(QUICK)
+    (tmp_path / "few.toml").write_text(FEW)
     return tmp_path
 
 
@@ -57,9 +71,11 @@ def config(run: Path) -> Any:
 
 def test_from_graphs_to_an_assignment(dop: Dop, here: Path) -> None:
     result = dop("train", "graph.json", "--config", "quick.toml", "-o", "runs/x")
-    assert (result.code, result.err) == (0, "")
+    assert (result.code, result.err) == (0, FROM_NOTHING)
     words = ("exercise", "best makespan", "bound", "gap", "episodes", "random-dag-12@p100x4", "24")
-    for word in words:
+    without = ("trained policy", "shipped policy", "auto", "better than what auto finds without")
+    best = ": runs/x/best/random-dag-12@p100x4.assignment.json"
+    for word in (*words, *without, best, "placer doppler:runs/x; shipped policy: placer doppler"):
         assert word in result.out
     command = "dop place graph.json --topology p100x4 --placer doppler:runs/x"
     assert command in result.out
@@ -72,7 +88,9 @@ def test_json(dop: Dop, here: Path) -> None:
     graphs = ("graph.json", "other.json")
     result = dop("train", *graphs, *topologies, "--config", "quick.toml", "-o", "r", "--json")
     document = result.json()
-    assert list(document) == ["run", "episodes", "seconds", "exercises"]
+    keys = ["run", "placer", "placer_budget_s", "episodes", "seconds", "exercises"]
+    assert list(document) == keys
+    assert (document["placer"], document["placer_budget_s"]) == ("doppler:r", 0.02)
     assert (document["run"], document["episodes"]) == ("r", 4 * 24)
     pairs = [(row["graph"], row["topology"]) for row in document["exercises"]]
     assert pairs == [
@@ -82,6 +100,9 @@ def test_json(dop: Dop, here: Path) -> None:
     ]
     for row in document["exercises"]:
         assert row["gap"] == row["makespan_s"] / row["lower_bound_s"] - 1 >= 0
+        assert row["simulated_makespan_s"] == row["makespan_s"]
+        for name in ("policy", "shipped", "auto"):
+            assert row[f"{name}_makespan_s"] >= row["lower_bound_s"] * (1 - 1e-6)
         graph = {"random-dag-12": "graph.json", "random-dag-10": "other.json"}[row["graph"]]
         again = dop("simulate", graph, row["assignment"], "-t", row["topology"], "--json").json()
         assert again["makespan_s"] == row["makespan_s"]
@@ -101,6 +122,69 @@ def test_options_win_over_the_file_and_the_file_over_the_preset(dop: Dop, here: 
     assert dop("train", "graph.json", *paper, "-o", "p").code == 0
     found = config(here / "p")
     assert (found["preset"], found["sim"]["running_mean"], found["seconds"]) == ("paper", True, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("options", "start", "stages", "why"),
+    [
+        ("", "pretrained", "sim", "comes with doppler, stages sim; --from nothing trains"),
+        ("--from pretrained", "pretrained", "sim", "comes with doppler, stages sim\n"),
+        ("--stages sim", "pretrained", "sim", "comes with doppler, stages sim;"),
+        ("--from nothing", None, "imitation,sim", "nothing, stages imitation,sim\n"),
+        ("--stages imitation,sim", None, "imitation,sim", ": the first stage is imitation;"),
+        ("--preset paper", None, "imitation,sim", ": preset `paper` trains as the paper does;"),
+        ("--preset paper --stages sim", None, "sim", ": preset `paper`"),
+        ("--preset paper --from pretrained", "pretrained", "sim", "comes with doppler"),
+        ("--config quick.toml", None, "imitation,sim", "has another shape; --from names"),
+        ("--config same.toml", "pretrained", "sim", "comes with doppler, stages sim;"),
+        ("--policy gdp --config no.toml", None, "sim", ": no policy of kind `gdp` comes with"),
+    ],
+)
+def test_what_it_starts_from(
+    dop: Dop, here: Path, options: str, start: str | None, stages: str, why: str
+) -> None:
+    (here / "same.toml").write_text(f"{FEW}\n[policy]\nwidth = 64\n")
+    (here / "no.toml").write_text("threads = 1\n")
+    usual = () if "--config" in options else ("--config", "few.toml")
+    result = dop("train", "graph.json", *usual, *options.split(), "--episodes", "0", "-o", "r")
+    assert result.code == 0, result.err
+    assert result.err.count("\n") == 1
+    assert result.err.startswith("training starts from ")
+    assert why in result.err
+    manifest = json.loads((here / "r/config.json").read_text())
+    assert (manifest["parent"] or {}).get("path") == start
+    assert ",".join(manifest["config"]["stages"]) == stages
+
+
+def test_without_a_shipped_policy_it_starts_from_nothing(
+    dop: Dop, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "files", lambda _: here / "nowhere")
+    result = dop("train", "graph.json", "--config", "few.toml", "-o", "r", "--json")
+    assert "from nothing, stages imitation,sim: no policy comes with this" in result.err
+    (row,) = result.json()["exercises"]
+    assert row["shipped_makespan_s"] is None
+    assert row["policy_makespan_s"] > 0
+    shown = dop("train", "--resume", "-o", "r")
+    assert "none shipped" in shown.out
+
+
+def test_runs_are_extended(dop: Dop, here: Path) -> None:
+    """Also those that came to their end; the manifest tells."""
+    first = dop("train", "graph.json", "--config", "quick.toml", "-o", "r", "--json").json()
+    more = dop("train", "--resume", "--episodes", "8", "-o", "r", "--json")
+    assert (more.code, more.err) == (0, "")
+    assert more.json()["episodes"] == first["episodes"] + 8
+    longer = dop("train", "--resume", "--seconds", "0.01", "-o", "r", "--json").json()
+    assert longer["episodes"] > more.json()["episodes"]
+    assert longer["seconds"] >= more.json()["seconds"] + 0.01
+    assert dop("train", "--resume", "-o", "r", "--json").json()["episodes"] == longer["episodes"]
+    manifest = json.loads((here / "r/config.json").read_text())
+    assert manifest["config"]["seconds"] == pytest.approx(more.json()["seconds"] + 0.01)
+    assert [note["command"] for note in manifest["extensions"]] == [
+        "dop train --resume --episodes 8 -o r --json",
+        "dop train --resume --seconds 0.01 -o r --json",
+    ]
 
 
 def test_transfer(dop: Dop, here: Path) -> None:
@@ -126,7 +210,10 @@ def test_the_real_system(dop: Dop, here: Path) -> None:
     dop("train", "graph.json", "--config", "quick.toml", "-o", "parent")
     more = ("--from", "parent", "--backend", "null", "--episodes", "16")
     result = dop("train", "graph.json", *quick, "real", *more, "-o", "real")
-    assert (result.code, result.err) == (0, "")
+    assert (result.code, result.err) == (
+        *(0, "training starts from the policy of `parent`, stages real\n"),
+    )
+    assert "simulated with measured costs; trained policy: placer doppler:real" in result.out
     for word in ("measured", "speedup", "runs", "failed", "simulator off by", "±"):
         assert word in result.out
     place = "dop place graph.json --topology real/best/random-dag-12@p100x4.topology.json"
@@ -141,6 +228,8 @@ def test_the_real_system(dop: Dop, here: Path) -> None:
     (row,) = dop("train", "graph.json", *quick, *whole, "-o", "whole").json()["exercises"]
     assert (row["episodes"], row["gap"]) == (24 + 8, None)
     assert row["measured"]["runs"] > 8
+    assert row["simulated_makespan_s"] is not None
+    assert row["policy_makespan_s"] is not None
     assert row["makespan_s"] > 0
 
 
@@ -217,7 +306,11 @@ def test_stopped_and_resumed_in_processes_of_their_own(here: Path, dop: Dop) -> 
         ("graph.json -o run --config bad.toml", ["`bad.toml`: unknown key `sed`", "`seed`?"]),
         ("graph.json -o run --preset papr", ["no training preset named `papr`", "`paper`?"]),
         ("graph.json -o run --stages sim,reel", ["no stage named `reel`", "did you mean `real`?"]),
-        ("graph.json -o run --stages real", ["begins with a policy", "hint: go on", "--from"]),
+        (
+            "graph.json -o run --stages real --from nothing",
+            ["begins with a policy", "hint: start from", "--from pretrained"],
+        ),
+        ("graph.json -o run --stages real", ["graph `random-dag-12` has no kernels to run"]),
         ("graph.json -o run --backend cpu", ["--backend is for stage `real`", "--stages real"]),
         ("graph.json -o run --stages sim,real --backend cup", ["no backend named `cup`", "`cpu`?"]),
         ("graph.json -o run --stages sim,real", ["graph `random-dag-12` has no kernels to run"]),
@@ -225,6 +318,9 @@ def test_stopped_and_resumed_in_processes_of_their_own(here: Path, dop: Dop) -> 
         ("graph.json -o run --stages ,", ["no stage"]),
         ("graph.json -o run --seconds 0", ["seconds is 0"]),
         ("graph.json -o run --seconds 1 --episodes 8", ["--episodes and --seconds do not go"]),
+        ("--resume -o run --seconds 1 --episodes 8", ["by seconds or by episodes", "hint:"]),
+        ("--resume -o run --seconds 0", ["seconds is 0.0, must be positive", "hint:"]),
+        ("--resume -o run --episodes 0", ["cannot be extended by 0 episodes", "hint:"]),
         ("graph.json -o run --device gpu", ["cannot compute on device `gpu`"]),
         ("graph.json -o run -t p100x5", ["no topology named `p100x5`"]),
         ("graph.json -o run --from nowhere", ["`nowhere` does not exist"]),
@@ -252,6 +348,62 @@ def test_mistakes(dop: Dop, here: Path, arguments: str, words: list[str]) -> Non
     assert sorted(here.rglob("*")) == before
 
 
+MISTAKES = [
+    ("--stages foo", "no stage named `foo`"),
+    ("--preset foo", "no training preset named `foo`"),
+    ("--policy foo", "no policy named `foo`"),
+    ("--stages real --backend foo", "no backend named `foo`"),
+    ("--config bad.toml", "unknown key `sed`"),
+    ("--config nowhere.toml", "no file `nowhere.toml`"),
+    ("nowhere.json", "no file `nowhere.json`"),
+    ("-t nowhere", "no topology named `nowhere`"),
+    ("--from nowhere", "`nowhere` does not exist"),
+    *((f"--seconds {value}", "seconds is") for value in ("inf", "nan", "-1", "0", "1e12")),
+    ("--resume", "leave out a graph"),
+]
+SHOW = """
+import sys
+from doppler.cli.main import main
+for arguments in sys.stdin.read().splitlines():
+    sys.argv = ["dop", *arguments.split()]
+    try:
+        main()
+    except SystemExit as error:
+        torch = any(name == "torch" or name.startswith("torch.") for name in sys.modules)
+        print(error.code, torch, file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize("verb", ["train", "pretrain"])
+def test_mistakes_are_told_before_torch_is_imported(here: Path, verb: str) -> None:
+    (here / "bad.toml").write_text("sed = 1\n")
+    cases = [(f"train graph.json -o run {options}", words) for options, words in MISTAKES]
+    cases += [("train --resume -o run", "`run` is not a training run")]
+    if verb == "pretrain":
+        cases = [
+            ("pretrain -o run --seconds nan", "seconds is nan"),
+            ("pretrain -o run --config bad.toml", "unknown key `sed`"),
+            ("pretrain -o run --from nowhere", "`nowhere` does not exist"),
+            ("pretrain -o run --resume", "`run` is not a training run"),
+        ]
+    done = subprocess.run(
+        [sys.executable, "-c", SHOW],
+        input="\n".join(arguments for arguments, _ in cases),
+        cwd=here,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    assert done.stdout == ""
+    told = done.stderr.split("2 False\n")
+    assert len(told) == len(cases) + 1, done.stderr
+    for text, (arguments, words) in zip(told, cases, strict=False):
+        assert text.startswith("error: "), arguments
+        assert words in text, arguments
+        assert "hint: " in text, arguments
+
+
 def test_a_run_is_not_overwritten(dop: Dop, here: Path) -> None:
     once = ("train", "graph.json", "--config", "quick.toml", "--episodes", "0", "-o", "run")
     assert dop(*once).code == 0
@@ -276,7 +428,7 @@ def test_without_tensorboard(dop: Dop, here: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     result = dop("train", "graph.json", "--config", "quick.toml", "-o", "run")
     assert result.code == 0
-    assert result.err == (
+    assert result.err == FROM_NOTHING + (
         "no TensorBoard events are written: pip install doppler-placement[tensorboard]\n"
     )
 

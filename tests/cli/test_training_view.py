@@ -1,13 +1,15 @@
 """What `dop train` shows while it works."""
 
 from io import StringIO
+from math import inf
 
 import pytest
 from rich.console import Console
 
 pytest.importorskip("torch")
 
-from doppler.cli.training_view import Meter, View, clock
+from doppler.cli.training_view import Meter, View, clock, comparison_table, verdict
+from doppler.training.comparison import Comparison
 from doppler.training.trainer import Progress
 
 
@@ -84,3 +86,35 @@ def test_the_picture() -> None:
     shown = console.export_text()
     for word in ("sim 10.0 %", "32 episodes", "graph1@p100x4", "20 ms", "12 ms", "20.0 %"):
         assert word in shown
+
+
+@pytest.mark.parametrize(
+    ("found", "sentence"),
+    [
+        (
+            Comparison(0.009, 0.011, 0.012, 0.010, 2.0),
+            "a@b: the best of the run (9 ms) is 10 % better than what auto finds without training "
+            "in 2 s (10 ms); the trained policy by itself (11 ms) is 8.3 % better than the shipped "
+            "one (12 ms)",
+        ),
+        (
+            Comparison(0.010, 0.013, 0.012, 0.010, 0.5),
+            "a@b: the best of the run (10 ms) is not better than what auto finds without training "
+            "in 500 ms (10 ms); the trained policy by itself (13 ms) is not better than the "
+            "shipped one (12 ms)",
+        ),
+        (
+            Comparison(0.010, inf, None, inf, 2.0),
+            "a@b: the best of the run (10 ms) is better than what auto finds without training in "
+            "2 s (none that fits); the trained policy by itself (none that fits) is not better "
+            "than that",
+        ),
+    ],
+)
+def test_what_a_run_was_good_for(found: Comparison, sentence: str) -> None:
+    assert verdict("a@b", found) == sentence
+    console = Console(width=100, record=True, file=StringIO())
+    console.print(comparison_table(["a[b]"], [found]))
+    shown = console.export_text()
+    assert "a[b]" in shown
+    assert ("none shipped" in shown) == (found.shipped_s is None)

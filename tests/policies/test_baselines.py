@@ -15,10 +15,15 @@ from doppler.mdp.instance import Instance  # noqa: E402
 from doppler.mdp.rollout import GREEDY, Sampling  # noqa: E402
 from doppler.policies import placeto  # noqa: E402
 from doppler.policies.baseline import fixed_order, mixed, pick  # noqa: E402
-from doppler.policies.gdp import GdpConfig  # noqa: E402
-from doppler.policies.kinds import AnyConfig, make_any  # noqa: E402
-from doppler.policies.placeto import PlacetoConfig, reachable  # noqa: E402
-from doppler.policies.seq2seq import Seq2SeqConfig, grouped  # noqa: E402
+from doppler.policies.configs import (  # noqa: E402
+    AnyConfig,
+    GdpConfig,
+    PlacetoConfig,
+    Seq2SeqConfig,
+)
+from doppler.policies.kinds import make_any  # noqa: E402
+from doppler.policies.placeto import reachable  # noqa: E402
+from doppler.policies.seq2seq import grouped  # noqa: E402
 from doppler.programs import random_dag  # noqa: E402
 from doppler.topology import Topology  # noqa: E402
 

@@ -23,11 +23,9 @@ from doppler.policies.checkpoint import (  # noqa: E402
     read_provenance,
     save_policy,
 )
+from doppler.policies.configs import GdpConfig, PlacetoConfig, Seq2SeqConfig  # noqa: E402
 from doppler.policies.dual import DualPolicy, PolicyConfig, make_policy  # noqa: E402
-from doppler.policies.gdp import GdpConfig  # noqa: E402
 from doppler.policies.kinds import make_any  # noqa: E402
-from doppler.policies.placeto import PlacetoConfig  # noqa: E402
-from doppler.policies.seq2seq import Seq2SeqConfig  # noqa: E402
 
 CONFIG = PolicyConfig(width=4, rounds=1, features="paper")
 PROVENANCE = {"graphs": ["ffnn"], "episodes": 12, "best_s": 0.5, "note": "größer"}

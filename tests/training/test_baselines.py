@@ -20,7 +20,7 @@ from doppler.mdp.episode import Episode
 from doppler.placers import make_placer
 from doppler.placers.learned import LearnedPlacer
 from doppler.policies.baseline import BaselinePolicy
-from doppler.policies.kinds import AnyConfig, for_devices
+from doppler.policies.configs import AnyConfig, for_devices
 from doppler.sim import Simulator, simulate
 from doppler.testing import PlacerContract
 from doppler.topology import Topology

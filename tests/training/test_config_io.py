@@ -94,7 +94,6 @@ def test_what_may_be_absent_is_switched_on_and_off() -> None:
         ({"sim": {"expert": {"cold": 0}}}, "cold is 0", None),
         ({"sim": {"expert": {"until": 1.5}}}, "sim.expert.until is 1.5", None),
         ({"stages": "sim"}, "`stages` is 'sim', must be a list", None),
-        ({"stages": []}, "no stage", "imitation, sim"),
         ({"stages": ["simm"]}, "no stage named `simm`", "did you mean `sim`?"),
         ({"strategy": "fife"}, "no strategy named `fife`", "did you mean `fifo`?"),
         ({"strategy": "order"}, "strategy `order`", None),

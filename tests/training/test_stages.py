@@ -34,6 +34,7 @@ from doppler.training.reinforce import advantages, between, reinforce
 from doppler.training.trainer import UPDATES, Trainer
 
 SMALL = TrainConfig(
+    stages=("imitation", "sim"),
     policy=PolicyConfig(width=16, rounds=2),
     imitation=ImitationConfig(episodes=512, batch=16, lr=(5e-3, 5e-3)),
     sim=ReinforceConfig(
@@ -127,7 +128,7 @@ def test_stages_end_by_episodes_or_by_seconds() -> None:
     assert len(means) == 512 / 16
     trainer, means = trained(replace(SMALL, seconds=1e-6))
     assert len(means) == 1
-    assert trainer.stage == 2
+    assert trainer.is_finished
 
 
 def test_advantages_against_the_batch_and_against_all_episodes() -> None:

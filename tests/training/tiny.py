@@ -18,7 +18,8 @@ from doppler.training.manifest import Manifest
 from doppler.training.run import Run, resume_run, start_run
 
 LABEL = "random-dag-12@p100x4"
-CONFIG = TrainConfig(  # three updates in each stage
+CONFIG = TrainConfig(  # from nothing, three updates in each stage
+    stages=("imitation", "sim"),
     policy=PolicyConfig(width=4, rounds=1),
     imitation=ImitationConfig(episodes=12, batch=4),
     sim=ReinforceConfig(

@@ -1,7 +1,6 @@
 """`dop pretrain`: a policy for graphs and machines it has not seen."""
 
 import shlex
-import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -31,7 +30,11 @@ def pretrain(
     ] = None,
     budget: Annotated[
         float | None,
-        typer.Option("--seconds", metavar="S", help=f"Train for so long. Default: {SECONDS:.0f}."),
+        typer.Option(
+            "--seconds",
+            metavar="S",
+            help=f"Train for so long. Default: {SECONDS:.0f}. With --resume: S more seconds.",
+        ),
     ] = None,
     validation: Annotated[
         int | None, typer.Option(min=0, help="Problems to measure the policy by. Default: 24.")
@@ -61,10 +64,17 @@ def pretrain(
     ] = None,
     start: Annotated[
         str | None,
-        typer.Option("--from", metavar="RUN|FILE|pretrained", help="Go on from another policy."),
+        typer.Option(
+            "--from",
+            metavar="RUN|FILE|pretrained|nothing",
+            help="What training starts from. Default: nothing.",
+        ),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the run in DIR where it was saved.")
+        bool,
+        typer.Option(
+            "--resume", help="Resume the run in DIR where it was saved; --seconds extends it."
+        ),
     ] = False,
     save_every: Annotated[
         float,
@@ -96,7 +106,7 @@ def pretrain(
             f"--{name.removesuffix('_s').replace('_', '-')}": value
             for name, value in (drawing | options).items()
         }
-        run = _resume(output, given, save_every, wandb)
+        run = _resume(output, given, budget, save_every, wandb)
     else:
         config = _config(config_file, options, start)
         run = _start(output, config, drawing, start, save_every, wandb)
@@ -126,37 +136,53 @@ def _start(
     save_every: float,
     wandb: bool,
 ) -> "Run":
-    from doppler.training.api import pretraining, starting_policy
+    from doppler.cli.training import command_line
     from doppler.training.recipe import Recipe
-    from doppler.training.run import start_run
+    from doppler.training.starting import NOTHING
 
+    start = None if start == NOTHING else start
     given = {key: value for key, value in drawing.items() if value is not None}
     if "without" in given:
         given["without"] = tuple(n.strip() for n in given["without"].split(",") if n.strip())
+    recipe = Recipe(seed=config.seed, **given)
+    # From here on torch is needed, which takes a while to import.
+    from doppler.training.api import pretraining, starting_policy
+    from doppler.training.run import start_run
+
     with showing_progress():
-        manifest = pretraining(
-            Recipe(seed=config.seed, **given),
-            config,
-            start=start,
-            command=shlex.join(["dop", *sys.argv[1:]]),
-        )
+        manifest = pretraining(recipe, config, start=start, command=command_line())
         policy = None if start is None else starting_policy(start)
         return start_run(manifest, output, policy=policy, save_every_s=save_every, wandb=wandb)
 
 
-def _resume(output: Path, given: dict[str, Any], save_every: float, wandb: bool) -> "Run":
-    from doppler.cli.training import refuse
-    from doppler.training.manifest import FILE
-    from doppler.training.run import resume_run
-    from doppler.training.run_dir import is_pretraining
+def _resume(
+    output: Path,
+    given: dict[str, Any],
+    longer_s: float | None,
+    save_every: float,
+    wandb: bool,
+) -> "Run":
+    from doppler.cli.training import command_line, refuse
+    from doppler.training.config import check_extension
+    from doppler.training.manifest import check_run, is_pretraining
 
     refuse(given, output)
-    if (output / FILE).is_file() and not is_pretraining(output):
+    check_extension(longer_s, None)
+    check_run(output)
+    if not is_pretraining(output):
         raise ConfigError(
             f"`{output}` is no pretraining", hint=f"go on with it: dop train --resume -o {output}"
         )
+    from doppler.training.run import resume_run
+
     with showing_progress():
-        return resume_run(output, save_every_s=save_every, wandb=wandb)
+        return resume_run(
+            output,
+            seconds=longer_s,
+            command=command_line(),
+            save_every_s=save_every,
+            wandb=wandb,
+        )
 
 
 def _train(run: "Run", output: Path) -> None:

@@ -3,7 +3,7 @@
 import shlex
 import sys
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,6 +24,7 @@ from doppler.cli.output import (
 from doppler.errors import ConfigError, Interrupted
 
 if TYPE_CHECKING:
+    from doppler.training.comparison import Comparison
     from doppler.training.config import TrainConfig
     from doppler.training.run import Result, Run
 
@@ -63,7 +64,8 @@ def train(
     stages: Annotated[
         str | None,
         typer.Option(
-            metavar="A,B", help="Of imitation, sim, real. Default: the first two; with --from sim."
+            metavar="A,B",
+            help="Of imitation, sim, real. Default: sim; from nothing imitation,sim.",
         ),
     ] = None,
     backend: Annotated[
@@ -71,11 +73,19 @@ def train(
         typer.Option(metavar="cpu|cuda|null", help="What stage real runs on. Default: cpu."),
     ] = None,
     episodes: Annotated[
-        int | None, typer.Option(min=0, help="Of stage sim, or real, per graph and topology.")
+        int | None,
+        typer.Option(
+            min=0,
+            help="Of stage sim, or real, per graph and topology. With --resume: so many more.",
+        ),
     ] = None,
     budget: Annotated[
         float | None,
-        typer.Option("--seconds", metavar="S", help="Train for so long, however many episodes."),
+        typer.Option(
+            "--seconds",
+            metavar="S",
+            help="Train for so long, however many episodes. With --resume: S more seconds.",
+        ),
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of everything random.")] = None,
     device: Annotated[
@@ -88,12 +98,18 @@ def train(
         str | None,
         typer.Option(
             "--from",
-            metavar="RUN|FILE|pretrained",
-            help="Go on from the policy of another run, or from the one that comes with doppler.",
+            metavar="RUN|FILE|pretrained|nothing",
+            help="What training starts from: the policy of another run, the one that comes with "
+            "doppler, or nothing. Default: pretrained, or nothing where --preset paper, --policy, "
+            "--stages imitation,… or the policy's shape in --config ask for that.",
         ),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the run in DIR where it was saved.")
+        bool,
+        typer.Option(
+            "--resume",
+            help="Resume the run in DIR where it was saved; --seconds or --episodes extend it.",
+        ),
     ] = False,
     save_every: Annotated[
         float,
@@ -104,7 +120,11 @@ def train(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train a policy on graphs: by imitation, then by reinforcement on the simulator.
+    """Train a policy on graphs by reinforcement on the simulator.
+
+    It starts from the policy that comes with doppler; from nothing, it imitates the critical-path
+    heuristic first. At the end it tells what the run found, what the policy gets by itself, and
+    what `dop place` gets without training.
 
     Ctrl-C saves; --resume goes on from there, exactly as if nothing had happened. Stage real goes
     on from a trained policy by running assignments on this machine.
@@ -125,8 +145,9 @@ def train(
             given: dict[str, Any] = {"a graph": graph_files, "--topology": topology_names}
             given |= {"--from": start, "--preset": preset_name, "--config": config_file}
             given |= {"--policy": policy_name}
-            refuse(given | {f"--{name}": value for name, value in options.items()}, output)
-            run = _resume(stack, output, save_every, wandb)
+            given |= {f"--{name}": value for name, value in options.items()}
+            refuse(given, output)
+            run = _resume(stack, output, budget, episodes, save_every, wandb)
             graph, topology = (str(output / files[0]) for files in run.manifest.files().values())
         elif graph_files:
             base = base_config(policy_name, preset_name, config_file, start)
@@ -139,19 +160,23 @@ def train(
                 "there is no graph to train on", hint="dop train graph.json -o runs/x"
             )
         _train(run, output)
+    from doppler.training.comparison import compare
+
     results = run.results()
+    with showing_progress():
+        comparisons = compare(run)
     if as_json:
-        print_json(_document_of(run, results, output))
+        print_json(_document_of(run, results, comparisons, output))
     else:
         seen = str(results[0].recalibrated or topology)
-        placer = f"{run.trainer.policy.kind}:{output}"
-        how = ["dop", "place", graph, "--topology", seen, "--placer", placer]
-        _print(run, results, output, shlex.join(how))
+        how = ["dop", "place", graph, "--topology", seen, "--placer", _placer(run, output)]
+        _print(run, results, comparisons, output, shlex.join(how))
 
 
 def refuse(options: dict[str, Any], output: Path) -> None:
     """Raise where options are given that --resume takes from the run."""
-    given = [name for name, value in options.items() if value is not None]
+    longer = ("--seconds", "--episodes")
+    given = [name for name, value in options.items() if value is not None and name not in longer]
     if given:
         raise ConfigError(
             f"--resume takes all from `{output}`: leave out {', '.join(given)}",
@@ -167,30 +192,30 @@ def base_config(
     *,
     default: str = "default",
 ) -> "TrainConfig":
-    """The preset to begin with, for the policy that is named or gone on from."""
-    from doppler.training.api import starting_policy
+    """The preset to begin with, for the policy that is named or started from."""
     from doppler.training.config import preset
     from doppler.training.config_io import read_document
+    from doppler.training.starting import NOTHING, kind_of_start
 
     document = {} if file is None else read_document(file)
     name, table = preset_name or str(document.get("preset", default)), document.get("policy")
     kind = str(table.get("kind", "doppler")) if isinstance(table, dict) else "doppler"
-    if start is None:
+    if start is None or start == NOTHING:
         return preset(name, policy_name or kind)
-    policy = starting_policy(start)
-    if policy_name is not None and preset(name, policy_name).policy.kind != policy.kind:
+    found = kind_of_start(start)
+    if policy_name is not None and preset(name, policy_name).policy.kind != found:
         raise ConfigError(
-            f"`{start}` holds a policy of kind `{policy.kind}`, not `{policy_name}`",
+            f"`{start}` holds a policy of kind `{found}`, not `{policy_name}`",
             hint="leave out --policy",
         )
-    base = preset(name, policy.kind)
-    return replace(base, stages=("sim",))  # imitation would undo what was learned
+    return preset(name, found)
 
 
 def changed_config(
     base: "TrainConfig", file: Path | None, options: dict[str, Any]
 ) -> "TrainConfig":
     """The preset, changed by the file, changed by those options that are not None."""
+    from doppler.training.config import STAGES, check_seconds
     from doppler.training.config_io import config_from, read_document
 
     document = {} if file is None else read_document(file)
@@ -198,8 +223,12 @@ def changed_config(
     given = {key: value for key, value in options.items() if value is not None}
     if {"episodes", "seconds"} <= set(given):
         raise ConfigError("--episodes and --seconds do not go together", hint="leave one out")
+    if "seconds" in given:
+        check_seconds(given["seconds"])
     if "stages" in given:
         given["stages"] = [name.strip() for name in given["stages"].split(",") if name.strip()]
+        if not given["stages"]:
+            raise ConfigError("there is no stage to train", hint=f"known: {', '.join(STAGES)}")
     if "backend" in given:
         given["real"] = {"backend": given.pop("backend")}
         if "real" not in given.get("stages", config.stages):
@@ -210,18 +239,41 @@ def changed_config(
     return config_from(given, config, source="options")
 
 
-def _resume(stack: ExitStack, output: Path, save_every: float, wandb: bool) -> "Run":
-    from doppler.training.api import executors
-    from doppler.training.run import resume_run
-    from doppler.training.run_dir import is_pretraining
+def _resume(
+    stack: ExitStack,
+    output: Path,
+    longer_s: float | None,
+    episodes: int | None,
+    save_every: float,
+    wandb: bool,
+) -> "Run":
+    from doppler.training.config import check_extension
+    from doppler.training.manifest import check_run, is_pretraining
 
-    make = executors(stack)
+    check_extension(longer_s, episodes)
+    check_run(output)
     if is_pretraining(output):
         raise ConfigError(
             f"`{output}` is a pretraining", hint=f"go on with it: dop pretrain --resume -o {output}"
         )
+    from doppler.training.api import executors
+    from doppler.training.run import resume_run
+
     with showing_progress():
-        return resume_run(output, make_executor=make, save_every_s=save_every, wandb=wandb)
+        return resume_run(
+            output,
+            seconds=longer_s,
+            episodes=episodes,
+            command=command_line(),
+            make_executor=executors(stack),
+            save_every_s=save_every,
+            wandb=wandb,
+        )
+
+
+def command_line() -> str:
+    """The command that was typed."""
+    return shlex.join(["dop", *sys.argv[1:]])
 
 
 def _start(
@@ -236,6 +288,11 @@ def _start(
 ) -> "Run":
     from doppler.formats import load_graph
     from doppler.topology import load_topology
+
+    graphs = [load_graph(file) for file in graph_files]
+    topologies = [load_topology(name) for name in topology_names]
+    start = _said_start(start, config)
+    # From here on torch is needed, which takes a while to import.
     from doppler.training.api import (
         describe,
         executors,
@@ -247,11 +304,11 @@ def _start(
 
     policy = None if start is None else starting_policy(start)
     manifest = make_manifest(
-        [load_graph(file) for file in graph_files],
-        [load_topology(name) for name in topology_names],
+        graphs,
+        topologies,
         config,
         policy=policy,
-        command=shlex.join(["dop", *sys.argv[1:]]),
+        command=command_line(),
         parent=None if start is None else describe(start),
     )
     with showing_progress():
@@ -264,6 +321,23 @@ def _start(
             save_every_s=save_every,
             wandb=wandb,
         )
+
+
+def _said_start(start: str | None, config: "TrainConfig") -> str | None:
+    """What training starts from, None for nothing; it is said on stderr, with the alternative."""
+    from doppler.training.starting import NOTHING, PRETRAINED, usual_start
+
+    usual, more = usual_start(config), ""
+    chosen = usual.start if start is None else start
+    if start is None and chosen == NOTHING:
+        more = f": {usual.why}; --from names a policy to start from"
+    elif start is None:
+        more = "; --from nothing trains one from nothing"
+    names = {NOTHING: "nothing", PRETRAINED: "the policy that comes with doppler"}
+    what = names.get(chosen, f"the policy of `{chosen}`")
+    stages = ",".join(config.with_stages(from_nothing=chosen == NOTHING).stages)
+    note(f"training starts from {what}, stages {stages}{more}")
+    return None if chosen == NOTHING else chosen
 
 
 def _train(run: "Run", output: Path) -> None:
@@ -297,16 +371,29 @@ def train_on(run: "Run") -> None:
             view.close()
 
 
-def _document_of(run: "Run", results: "list[Result]", output: Path) -> dict[str, Any]:
+def _placer(run: "Run", output: Path) -> str:
+    """The name of the placer with the policy of the run."""
+    return f"{run.trainer.policy.kind}:{output}"
+
+
+def _document_of(
+    run: "Run", results: "list[Result]", comparisons: "list[Comparison]", output: Path
+) -> dict[str, Any]:
     return {
         "run": str(output),
+        "placer": _placer(run, output),
+        "placer_budget_s": comparisons[0].budget_s,
         "episodes": sum(run.tally.episodes.values()),
         "seconds": run.trainer.seconds,
         "exercises": [
             {
-                "makespan_s": result.makespan_s if isfinite(result.makespan_s) else None,
+                "makespan_s": finite(result.makespan_s),
                 "lower_bound_s": result.lower_bound_s,
-                "gap": result.gap if isfinite(result.gap) and not result.measured else None,
+                "gap": finite(result.gap) if result.measured is None else None,
+                "simulated_makespan_s": finite(compared.best_s),
+                "policy_makespan_s": finite(compared.policy_s),
+                "shipped_makespan_s": finite(compared.shipped_s),
+                "auto_makespan_s": finite(compared.auto_s),
                 "graph": result.graph,
                 "topology": result.topology,
                 "episodes": result.episodes,
@@ -314,13 +401,24 @@ def _document_of(run: "Run", results: "list[Result]", output: Path) -> dict[str,
                 "assignment": str(result.assignment) if isfinite(result.makespan_s) else None,
                 **({} if result.measured is None else {"measured": asdict(result.measured)}),
             }
-            for result in results
+            for result, compared in zip(results, comparisons, strict=True)
         ],
     }
 
 
-def _print(run: "Run", results: "list[Result]", output: Path, how_to_place: str) -> None:
-    from doppler.cli.training_view import measured_table
+def finite(value: float | None) -> float | None:
+    """The value where it is a finite number, otherwise None, as JSON has no infinity."""
+    return value if value is not None and isfinite(value) else None
+
+
+def _print(
+    run: "Run",
+    results: "list[Result]",
+    comparisons: "list[Comparison]",
+    output: Path,
+    how_to_place: str,
+) -> None:
+    from doppler.cli.training_view import comparison_table, measured_table, verdict
 
     out = stdout()
     if any(result.measured for result in results):
@@ -340,6 +438,18 @@ def _print(run: "Run", results: "list[Result]", output: Path, how_to_place: str)
         )
     if shown.rows:
         out.print(shown)
+    labels = [result.exercise for result in results]
+    out.print(comparison_table(labels, comparisons))
+    out.print(
+        f"simulated{' with measured costs' if results[0].measured else ''}; trained policy: "
+        f"placer {_placer(run, output)}; shipped policy: placer doppler; "
+        f"each placer had up to {seconds(comparisons[0].budget_s)}"
+    )
+    for result, compared in zip(results, comparisons, strict=True):
+        out.print(verdict(result.exercise, compared))
+        if isfinite(result.makespan_s):
+            best = f"best assignment, {seconds(result.makespan_s)}: {result.assignment}"
+            out.print(best)
     took = seconds(run.trainer.seconds)
     out.print(f"trained for {took}; the run is in {output}")
     out.print("place with it:")

@@ -8,13 +8,14 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
 from doppler.cli.output import Table, note, percent, seconds, spread, table
-from doppler.placers.bounds import gap
+from doppler.placers.bounds import ROUNDING, gap
 from doppler.text import visible
 
 if TYPE_CHECKING:
     from rich.console import Group
     from rich.live import Live
 
+    from doppler.training.comparison import Comparison
     from doppler.training.run import Result
     from doppler.training.trainer import Progress, RealProgress
     from doppler.training.validation import FamilyGap
@@ -169,6 +170,43 @@ def measured_table(results: "list[Result]") -> Table:
                 seconds(result.seconds),
             )
     return shown
+
+
+def comparison_table(labels: Sequence[str], comparisons: "Sequence[Comparison]") -> Table:
+    """What was found with and without the run."""
+    shown = table("exercise", "best of the run", "trained policy", "shipped policy", "auto")
+    for label, one in zip(labels, comparisons, strict=True):
+        values = (one.best_s, one.policy_s, one.shipped_s, one.auto_s)
+        shown.add_row(label, *map(_found, values))
+    return shown
+
+
+def verdict(label: str, one: "Comparison") -> str:
+    """Whether the run is better than what is had without it, in a sentence."""
+    auto = f"what auto finds without training in {seconds(one.budget_s)} ({_found(one.auto_s)})"
+    other_s, other = one.shipped_s, f"the shipped one ({_found(one.shipped_s)})"
+    if other_s is None:
+        other_s, other = one.auto_s, "that"
+    return (
+        f"{label}: the best of the run ({_found(one.best_s)}) is "
+        f"{_against(one.best_s, one.auto_s)} {auto}; the trained policy by itself "
+        f"({_found(one.policy_s)}) is {_against(one.policy_s, other_s)} {other}"
+    )
+
+
+def _against(mine_s: float, other_s: float) -> str:
+    """`2.3 % better than`, or `not better than`."""
+    if not mine_s < other_s * (1 - ROUNDING):
+        return "not better than"
+    return (
+        f"{100 * (1 - mine_s / other_s):.2g} % better than" if isfinite(other_s) else "better than"
+    )
+
+
+def _found(makespan_s: float | None) -> str:
+    if makespan_s is None:
+        return "none shipped"
+    return seconds(makespan_s) if isfinite(makespan_s) else "none that fits"
 
 
 def gaps_table(gaps: Sequence["FamilyGap"]) -> Table:

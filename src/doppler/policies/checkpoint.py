@@ -31,15 +31,9 @@ from doppler.inference.checkpoint import json_object as json_object
 from doppler.inference.checkpoint import read_provenance as read_provenance
 from doppler.inference.policy import ArrayPolicy
 from doppler.mdp.features import FEATURE_VERSION
+from doppler.policies.configs import CONFIGS, AnyConfig, largest, most_layers
 from doppler.policies.dual import DualPolicy
-from doppler.policies.kinds import (
-    CONFIGS,
-    AnyConfig,
-    Policy,
-    empty_policy,
-    largest,
-    most_layers,
-)
+from doppler.policies.kinds import Policy, empty_policy
 from doppler.writing import write_bytes
 
 

@@ -1,15 +1,13 @@
 """GDP (Zhou et al. 2019): a graph embedding, and attention over the vertices in order."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import relu, scaled_dot_product_attention
 
-from doppler.arrays import FloatArray, unbox_fields
-from doppler.errors import ConfigError
+from doppler.arrays import FloatArray
 from doppler.mdp.instance import Instance
 from doppler.mdp.rollout import Sampling
 from doppler.policies.baseline import (
@@ -24,32 +22,11 @@ from doppler.policies.baseline import (
     pick,
     spread,
 )
+from doppler.policies.configs import GdpConfig
 
 NUM_FEATURES = 4  # cost and output size, spread
 NUM_WAVES = 20  # of the position in the order
 KIND_WIDTH = 8  # of what is learned about each kind
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GdpConfig:
-    """The shape of GDP's policy."""
-
-    kind: ClassVar[str] = "gdp"
-
-    width: int = 64  # H, of all embeddings
-    layers: int = 3  # of the graph embedding
-    attention: int = 2  # layers of the placer
-    heads: int = 4
-    segment: int = 128  # vertices that the placer attends to at a time, and remembers
-    positions: bool = True  # whether vertices tell where in the order they are
-    devices: int = 0  # see BaselineConfig
-
-    def __post_init__(self) -> None:
-        unbox_fields(self)
-        if min(self.width, self.heads, self.segment) < 1 or self.width % self.heads:
-            raise ConfigError("width must be a multiple of heads, and segment at least 1")
-        if min(self.layers, self.attention, self.devices) < 0:
-            raise ConfigError("layers, attention and devices must not be negative")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import relu
 from torch.utils.checkpoint import checkpoint
 
-from doppler.arrays import IntArray, unbox_fields
-from doppler.errors import ConfigError, UnknownNameError
+from doppler.arrays import IntArray
 from doppler.mdp.instance import Instance
 from doppler.mdp.rollout import Sampling
 from doppler.policies.baseline import (
@@ -23,6 +21,7 @@ from doppler.policies.baseline import (
     ordered_edges,
     spread,
 )
+from doppler.policies.configs import PlacetoConfig
 from doppler.policies.placeto_kernel import Floats, Hearing, Layers, make_space, play
 from doppler.policies.placeto_layers import Normal, TwoLinear, averaged, even_at_first, linear
 from doppler.policies.placeto_plan import (
@@ -33,34 +32,12 @@ from doppler.policies.placeto_plan import (
     make_ways,
 )
 
-FORMS = ("pass", "improve")
 NUM_STATIC = 4  # cost and output size, spread
 NUM_FLAGS = 2  # is the current vertex, was visited
 STEPS = 1 << 20  # vertices times steps of a plan, at most
 CHUNK = 1 << 14  # entries of all episodes that are looked at together: fits a cache
 MOST_PLANS = 1 << 22  # vertices times steps of a graph, up to which its plans are kept
 MOST_SAVED = 1 << 30  # bytes kept for gradients; beyond, they are computed again
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlacetoConfig:
-    """The shape of Placeto's policy."""
-
-    kind: ClassVar[str] = "placeto"
-
-    width: int = 16  # H, of all embeddings
-    rounds: int = 8  # of message passing, each way; as in the released code
-    # `pass`: nothing is placed at first, and only the end counts (as in the DOPPLER paper);
-    # `improve`: all is on the first device at first, and every step counts (Addanki et al., Sec. 3)
-    form: str = "pass"
-    devices: int = 0  # see BaselineConfig
-
-    def __post_init__(self) -> None:
-        unbox_fields(self)
-        if self.width < 2 or self.rounds < 0 or self.devices < 0:
-            raise ConfigError("width must be at least 2, rounds and devices not negative")
-        if self.form not in FORMS:
-            raise UnknownNameError("form of Placeto", self.form, FORMS)
 
 
 @dataclass(frozen=True, slots=True)

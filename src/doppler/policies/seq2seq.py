@@ -1,14 +1,12 @@
 """The sequence placer (Mirhoseini et al. 2017): sequence to sequence, with attention."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from doppler.arrays import FloatArray, IntArray, unbox_fields
-from doppler.errors import ConfigError
+from doppler.arrays import FloatArray, IntArray
 from doppler.mdp.instance import Instance
 from doppler.mdp.rollout import Sampling
 from doppler.policies.baseline import (
@@ -23,24 +21,9 @@ from doppler.policies.baseline import (
     pick,
     spread,
 )
+from doppler.policies.configs import Seq2SeqConfig
 
 NUM_FEATURES = 4  # cost and output size, spread
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seq2SeqConfig:
-    """The shape of the sequence placer's policy."""
-
-    kind: ClassVar[str] = "seq2seq"
-
-    width: int = 64  # H, of all embeddings and states
-    groups: int = 256  # the longest sequence: a graph with more vertices is grouped
-    devices: int = 0  # see BaselineConfig
-
-    def __post_init__(self) -> None:
-        unbox_fields(self)
-        if self.width < 1 or self.groups < 1 or self.devices < 0:
-            raise ConfigError("width and groups must be at least 1, devices not negative")
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,13 @@ from doppler.errors import ConfigError, Interrupted
 from doppler.executor import Executor
 from doppler.graph.graph import Graph
 from doppler.inference.checkpoint import shipped_bytes, shipped_policy
-from doppler.placers.doppler import POLICY_FILE, DopplerPlacer
+from doppler.inference.config import PolicyConfig
+from doppler.placers.doppler import DopplerPlacer
 from doppler.placers.learned import LearnedPlacer
 from doppler.policies.baseline import BaselinePolicy
 from doppler.policies.checkpoint import load_any, to_torch
-from doppler.policies.dual import PolicyConfig
-from doppler.policies.kinds import Policy, for_devices
+from doppler.policies.configs import for_devices
+from doppler.policies.kinds import Policy
 from doppler.progress import report
 from doppler.resolve import as_graph, as_topology
 from doppler.topology.topology import Topology
@@ -35,11 +36,11 @@ from doppler.training.run import (
     warm_up,
 )
 from doppler.training.run_dir import BEST, BEST_FILES
+from doppler.training.starting import NOTHING, PRETRAINED, policy_file, usual_start
 from doppler.training.trainer import Progress, Trainer
 
 Trained = DopplerPlacer | LearnedPlacer
-Start = Trained | str | Path  # a trained placer, a run or a checkpoint; or, as text:
-PRETRAINED = "pretrained"  # the policy that comes with the package
+Start = Trained | str | Path  # a trained placer, a run or a checkpoint; or PRETRAINED or NOTHING
 
 
 def train(
@@ -54,14 +55,22 @@ def train(
     """A placer trained on every graph on every topology, given as such or by name.
 
     `out` is a new directory for the run: checkpoints, metrics and the best assignments. `start` is
-    what to go on from; its policy's shape replaces the config's. Stage `real` runs assignments on
-    `executor`; without one, on an engine with the config's backend. Ctrl-C saves first.
+    what training starts from: a trained placer, a run, a checkpoint, "pretrained" or "nothing";
+    a policy's shape replaces the config's. Without one it is the policy that comes with doppler
+    where the config allows that, otherwise nothing: see `usual_start`. Where the config names no
+    stages, they are `sim`, and from nothing `imitation` before it. Stage `real` runs assignments
+    on `executor`; without one, on an engine with the config's backend. Ctrl-C saves first.
     """
+    config = config or TrainConfig()
+    if start is None:
+        start = usual_start(config).start
+    if start == NOTHING:
+        start = None
     policy = None if start is None else starting_policy(start)
     manifest = make_manifest(
         [as_graph(each) for each in _several(graph)],
         [as_topology(each) for each in _several(topology)],
-        config or TrainConfig(),
+        config,
         policy=policy,
         command="doppler.train",
         parent=None if start is None else describe(start),
@@ -89,10 +98,27 @@ def _several(values: Any) -> Sequence[Any]:
     return values if several else [values]
 
 
-def resume(out: str | Path, *, executor: Executor | None = None) -> Trained:
-    """The placer of a run, trained to its end."""
+def resume(
+    out: str | Path,
+    *,
+    seconds: float | None = None,
+    episodes: int | None = None,
+    executor: Executor | None = None,
+) -> Trained:
+    """The placer of a run, trained to its end; or for so many more seconds or episodes.
+
+    Those count from where the run was saved, also where it had come to its end. The schedules of
+    the last stage are then stretched over the whole (see `Trainer.extend`).
+    """
     with ExitStack() as stack:
-        return finish(resume_run(Path(out), make_executor=executors(stack, executor)))
+        run = resume_run(
+            Path(out),
+            seconds=seconds,
+            episodes=episodes,
+            command="doppler.training.api.resume",
+            make_executor=executors(stack, executor),
+        )
+        return finish(run)
 
 
 def finish(run: Run) -> Trained:
@@ -119,7 +145,11 @@ def make_manifest(
     command: str = "",
     parent: dict[str, Any] | None = None,
 ) -> Manifest:
-    """What a run is started with: names made distinct, and the shape of a policy to go on from."""
+    """What a run is started with: names made distinct, and stages and the shape of the policy.
+
+    Without a policy to start from, it starts from nothing.
+    """
+    config = config.with_stages(from_nothing=policy is None)
     if not graphs or not topologies:
         raise ConfigError("training needs at least one graph and one topology")
     if "real" in config.stages and len(topologies) > 1:
@@ -130,8 +160,8 @@ def make_manifest(
     if config.stages[0] == "real" and policy is None:
         raise ConfigError(
             "stage `real` begins with a policy that has learned something",
-            hint="go on from a run (--from runs/x), or put imitation and sim before it "
-            "(--stages imitation,sim,real)",
+            hint="start from the policy that comes with doppler (--from pretrained) or of a run "
+            "(--from runs/x), or put imitation and sim before it (--stages imitation,sim,real)",
         )
     shape = config.policy if policy is None else policy.config
     return Manifest(
@@ -146,7 +176,11 @@ def make_manifest(
 def pretraining(
     recipe: Recipe, config: TrainConfig, *, start: Start | None = None, command: str = ""
 ) -> Manifest:
-    """What a pretraining is started with: the problems that the recipe draws."""
+    """What a pretraining is started with: the problems that the recipe draws.
+
+    Without a `start`, it starts from nothing.
+    """
+    config = config.with_stages(from_nothing=start is None)
     if start is not None:
         config = replace(config, policy=starting_policy(start).config)
     if not isinstance(config.policy, PolicyConfig):
@@ -201,7 +235,9 @@ def starting_policy(start: Start) -> Policy:
     """The policy to go on from: a copy."""
     if start == PRETRAINED:
         return to_torch(shipped_policy())
-    return load_any(_file(start)) if isinstance(start, (str, Path)) else deepcopy(start.policy)
+    if isinstance(start, (str, Path)):
+        return load_any(policy_file(start))
+    return deepcopy(start.policy)
 
 
 def placer_of(policy: Policy) -> Trained:
@@ -215,14 +251,9 @@ def describe(start: Start) -> dict[str, Any]:
         return {"path": None}
     if start == PRETRAINED:
         return {"path": PRETRAINED, "digest": _digest(shipped_bytes())}
-    file = _file(start)
+    file = policy_file(start)
     return {"path": str(file.resolve()), "digest": _digest(file.read_bytes())}
 
 
 def _digest(data: bytes) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
-
-
-def _file(path: str | Path) -> Path:
-    path = Path(path)
-    return path / POLICY_FILE if path.is_dir() else path

@@ -3,20 +3,20 @@
 from dataclasses import dataclass, field, replace
 
 from doppler.arrays import unbox_fields
+from doppler.engine.backends.registry import BACKENDS
 from doppler.errors import ConfigError, UnknownNameError
-from doppler.policies.dual import PolicyConfig
-from doppler.policies.gdp import GdpConfig
-from doppler.policies.kinds import AnyConfig
-from doppler.policies.placeto import PlacetoConfig
-from doppler.policies.seq2seq import Seq2SeqConfig
+from doppler.inference.config import PolicyConfig
+from doppler.policies.configs import AnyConfig, GdpConfig, PlacetoConfig, Seq2SeqConfig
 from doppler.scheduler.choose import FIFO, ORDER, check_strategy
 from doppler.sim.config import SimConfig
 from doppler.sim.noise import Noise
 from doppler.training.confidence import check_race
 
 STAGES = ("imitation", "sim", "real")
+FROM_NOTHING, FROM_A_POLICY = ("imitation", "sim"), ("sim",)  # stages, where none are named
 MESSAGES = ("episode", "step")
 DRAWS = 4  # of the noise, over which assignments are compared
+YEAR_S = 365 * 86400.0  # the longest training
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +129,8 @@ class RealConfig:
                 raise ConfigError(f"real.{name} is {value}, must not be negative")
         if self.repeats < 1:
             raise ConfigError(f"real.repeats is {self.repeats}, must be at least 1")
+        if self.backend not in BACKENDS:
+            raise UnknownNameError("backend", self.backend, BACKENDS)
         if not self.timeout_s > 0:
             raise ConfigError(f"real.timeout_s is {self.timeout_s}, must be positive")
         check_race(self.confidence, self.most)
@@ -145,7 +147,8 @@ class TrainConfig:
     """Everything about a training run but its graphs and topologies."""
 
     preset: str = "default"  # where the other values came from
-    stages: tuple[str, ...] = ("imitation", "sim")
+    # Empty: `sim`, and `imitation` before it where training starts from nothing.
+    stages: tuple[str, ...] = ()
     policy: AnyConfig = field(default_factory=PolicyConfig)  # of one of the `kinds`
     imitation: ImitationConfig = field(default_factory=ImitationConfig)
     sim: ReinforceConfig = field(default_factory=ReinforceConfig)
@@ -164,14 +167,12 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         unbox_fields(self)
-        if not self.stages:
-            raise ConfigError("there is no stage to train", hint=f"known: {', '.join(STAGES)}")
         for name in self.stages:
             if name not in STAGES:
                 raise UnknownNameError("stage", name, STAGES)
         self._check_baseline()
-        if self.seconds is not None and not self.seconds > 0:
-            raise ConfigError(f"seconds is {self.seconds}, must be positive")
+        if self.seconds is not None:
+            check_seconds(self.seconds)
         if self.together < 1:
             raise ConfigError(f"together is {self.together}, must be at least 1")
         if self.variants < 0 or not self.variation >= 0:
@@ -202,6 +203,11 @@ class TrainConfig:
         if "real" in self.stages and self.real.lessons:
             raise ConfigError(f"policy `{kind}` takes no lessons in stage `real`", hint=hint)
 
+    def with_stages(self, *, from_nothing: bool) -> "TrainConfig":
+        """The same, with the stages named that are usual for what training starts from."""
+        usual = FROM_NOTHING if from_nothing else FROM_A_POLICY
+        return self if self.stages else replace(self, stages=usual)
+
     @property
     def sim_config(self) -> SimConfig:
         """How assignments are simulated."""
@@ -211,6 +217,27 @@ class TrainConfig:
     def draws(self) -> int:
         """Draws of the noise over which assignments are compared."""
         return DRAWS if self.noise.is_random else 1
+
+
+def check_seconds(seconds: float) -> None:
+    """Raise unless training can take so long."""
+    if not 0 < seconds <= YEAR_S:
+        raise ConfigError(
+            f"seconds is {seconds}, must be positive and at most {YEAR_S:.0f}, a year",
+            hint="as in --seconds 300, or `seconds = 300` in a config file",
+        )
+
+
+def check_extension(seconds: float | None, episodes: int | None) -> None:
+    """Raise unless a run can be extended by that."""
+    if seconds is not None and episodes is not None:
+        raise ConfigError("a run is extended by seconds or by episodes", hint="leave one out")
+    if seconds is not None:
+        check_seconds(seconds)
+    if episodes is not None and episodes < 1:
+        raise ConfigError(
+            f"a run cannot be extended by {episodes} episodes", hint="as in --episodes 1000"
+        )
 
 
 PRESETS = {
@@ -320,11 +347,11 @@ def _baseline(
 
 _GDP = ((1e-4, 1e-7), 0.2)  # lr and exploration: Sec. 6.1
 _PLACETO = ((1e-3, 1e-6), 0.5)  # Sec. 6.1
-_BOTH = ("imitation", "sim")
 POLICIES: dict[str, dict[str, TrainConfig]] = {  # presets by the name of the policy
     PolicyConfig.kind: PRESETS,
     "placeto": _baseline(PlacetoConfig(), *_PLACETO, batch=8),
-    "placeto-pretrain": _baseline(PlacetoConfig(), *_PLACETO, batch=8, stages=_BOTH),  # App. G.4
+    # App. G.4
+    "placeto-pretrain": _baseline(PlacetoConfig(), *_PLACETO, batch=8, stages=FROM_NOTHING),
     # With an lr of 2e-3 all of Llama ended on one device, which is no slower than at random.
     "gdp": _baseline(GdpConfig(), *_GDP, fast=(5e-4, 1e-5)),
     # The DOPPLER paper does not train it; the lr and exploration are those of GDP.

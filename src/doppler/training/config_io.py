@@ -11,8 +11,8 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from doppler.errors import ConfigError, DopplerError, FormatError, UnknownNameError
 from doppler.files import parse_json, read_text
-from doppler.policies.dual import PolicyConfig
-from doppler.policies.kinds import CONFIGS, AnyConfig
+from doppler.inference.config import PolicyConfig
+from doppler.policies.configs import CONFIGS, AnyConfig
 from doppler.training.config import TrainConfig
 
 MAX = 1e18  # of any number

@@ -138,11 +138,12 @@ class Exercise:
         if mean_s < self.best_s:
             self.best_s, self.best_devices, self.best_order = mean_s, devices.copy(), order
 
-    def mean_makespan_s(self, devices: IntArray) -> float:
-        """The mean makespan of (V,) devices over the draws of the noise."""
+    def mean_makespan_s(self, devices: IntArray, simulator: Simulator | None = None) -> float:
+        """The mean makespan of (V,) devices over the draws of the noise, on this simulator."""
+        simulator = self.simulator if simulator is None else simulator
         seeds = range(self.config.seed, self.config.seed + self.config.draws)
         row = devices.reshape(1, -1)
-        return float(np.mean([self.simulator.makespans(self.graph, row, seed=s) for s in seeds]))
+        return float(np.mean([simulator.makespans(self.graph, row, seed=s) for s in seeds]))
 
     def measured(self) -> Measured | None:
         """What Stage III has measured, once it has begun."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any, TypeVar
 
-from doppler.errors import FormatError
+from doppler.errors import ConfigError, FormatError
 from doppler.files import check_header, check_keys, parse_json, read_text
 from doppler.graph.graph import Graph
 from doppler.graph.io import read_graph, write_graph
@@ -24,7 +24,7 @@ from doppler.writing import write_text
 FORMAT, VERSION = "doppler-run", 1
 FILE = "config.json"
 GRAPHS, TOPOLOGIES = "graphs", "topologies"
-RECIPE = "recipe"
+RECIPE, EXTENSIONS = "recipe", "extensions"
 MAX_NAME = 80  # characters of a file's name
 
 Named = TypeVar("Named", Graph, Topology)
@@ -44,6 +44,7 @@ class Manifest:
     problems: tuple[Problem, ...] = ()  # that it draws
     command: str = ""  # that started it
     parent: Mapping[str, Any] | None = None  # where the policy came from that it started with
+    extensions: tuple[Mapping[str, Any], ...] = ()  # of the config, each as `extended` notes it
     run_id: str = field(default_factory=lambda: token_hex(8))
 
     @property
@@ -63,6 +64,16 @@ class Manifest:
             key: [f"{key}/{name}.json" for name in file_names(own)] for key, own in names.items()
         }
 
+    def extended(self, config: TrainConfig, *, steps: int, command: str) -> "Manifest":
+        """The same with a config that trains for longer; what it was, and when, is noted.
+
+        `steps` updates were made with the config that this one has.
+        """
+        stage = self.config.stages[-1]
+        before = {"seconds": self.config.seconds, "episodes": getattr(self.config, stage).episodes}
+        note = {"command": command, "steps": steps, "before": before}
+        return replace(self, config=config, extensions=(*self.extensions, note))
+
     def provenance(self) -> dict[str, Any]:
         """JSON values: where a policy of this run comes from."""
         from doppler import __version__
@@ -75,6 +86,8 @@ class Manifest:
             "graphs": [{"name": g.name, "digest": g.digest()} for g in self.graphs],
             "topologies": [{"name": t.name} for t in self.topologies],
         }
+        if self.extensions:
+            values[EXTENSIONS] = [dict(note) for note in self.extensions]
         return values if self.recipe is None else values | {RECIPE: recipe_to(self.recipe)}
 
 
@@ -102,7 +115,7 @@ def read_manifest(folder: Path) -> Manifest:
     check_header(document, format_name=FORMAT, version=VERSION, source=source)
     keys = ("doppler", "run", "command", "parent", GRAPHS, TOPOLOGIES, "config")
     required = ("format", "version", *keys)
-    check_keys(document, required=required, optional=(RECIPE,), source=source)
+    check_keys(document, required=required, optional=(RECIPE, EXTENSIONS), source=source)
     config = document["config"]
     if not isinstance(config, dict):
         raise FormatError(f"{source}: `config` must be an object")
@@ -114,6 +127,9 @@ def read_manifest(folder: Path) -> Manifest:
                 hint="put that one back, or start a new run with --from",
             )
     rows = _rows(document, TOPOLOGIES, source)
+    extensions = document.get(EXTENSIONS, [])
+    if not isinstance(extensions, list) or not all(isinstance(note, dict) for note in extensions):
+        raise FormatError(f"{source}: `{EXTENSIONS}` must be a list of objects")
     recipe = recipe_from(document[RECIPE], source) if RECIPE in document else None
     return Manifest(
         config=config_from(config, TrainConfig(), source=source),
@@ -123,8 +139,27 @@ def read_manifest(folder: Path) -> Manifest:
         problems=() if recipe is None else recipe.draw_again(),
         command=str(document["command"]),
         parent=document["parent"] if isinstance(document["parent"], dict) else None,
+        extensions=tuple(extensions),
         run_id=str(document["run"]),
     )
+
+
+def check_run(folder: Path) -> None:
+    """Raise unless a folder is that of a run."""
+    if not (folder / FILE).is_file():
+        raise ConfigError(
+            f"`{folder}` is not a training run: it has no {FILE}",
+            hint="leave out --resume to start one",
+        )
+
+
+def is_pretraining(folder: Path) -> bool:
+    """Whether a folder is that of a run that draws its problems."""
+    try:
+        document = json.loads((folder / FILE).read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(document, dict) and RECIPE in document
 
 
 def distinct(values: Sequence[Named]) -> tuple[Named, ...]:

@@ -19,6 +19,7 @@ from doppler.graph.builder import GraphBuilder
 from doppler.placers.bounds import gap
 from doppler.policies.dual import DualPolicy, PolicyConfig
 from doppler.policies.kinds import Policy
+from doppler.training.config import check_extension
 from doppler.training.config_io import config_to
 from doppler.training.manifest import Manifest
 from doppler.training.measuring import Measured
@@ -251,11 +252,19 @@ def start_run(
 def resume_run(
     path: Path,
     *,
+    seconds: float | None = None,
+    episodes: int | None = None,
+    command: str = "",
     make_executor: MakeExecutor | None = None,
     save_every_s: float = SAVE_EVERY_S,
     wandb: bool = False,
 ) -> Run:
-    """The run in a directory, where its checkpoint was taken."""
+    """The run in a directory, where its checkpoint was taken.
+
+    With `seconds` or `episodes` it trains for so many more, also where it had come to its end (see
+    `Trainer.extend`); its manifest then tells that, and which `command` asked for it.
+    """
+    check_extension(seconds, episodes)
     if wandb:
         require_wandb()
     directory = RunDir.open(path)
@@ -267,6 +276,10 @@ def resume_run(
         lazy = manifest.recipe is not None
         trainer = Trainer(manifest.pairs, manifest.config, executor=executor, lazy=lazy)
         tally = directory.load(trainer)
+        if seconds is not None or episodes is not None:
+            trainer.extend(seconds=seconds, episodes=episodes)
+            manifest = manifest.extended(trainer.config, steps=tally.steps, command=command)
+            directory.write_manifest(manifest)
         return Run(
             *(manifest, directory, trainer, tally),
             save_every_s=save_every_s,

@@ -43,7 +43,13 @@ from doppler.topology.io import write_topology
 from doppler.trace import write_trace
 from doppler.training import manifest as manifests
 from doppler.training.exercise import Exercise
-from doppler.training.manifest import Manifest, file_names, read_manifest, write_manifest
+from doppler.training.manifest import (
+    Manifest,
+    file_names,
+    is_pretraining,
+    read_manifest,
+    write_manifest,
+)
 from doppler.training.trainer import Trainer
 
 FORMAT, VERSION = "doppler-training", 1
@@ -79,11 +85,7 @@ class RunDir:
     @classmethod
     def open(cls, path: Path) -> "RunDir":
         """One that is there."""
-        if not (path / manifests.FILE).is_file():
-            raise ConfigError(
-                f"`{path}` is not a training run: it has no {manifests.FILE}",
-                hint="leave out --resume to start one",
-            )
+        manifests.check_run(path)
         with explained(path):
             return cls(path, _locked(path))
 
@@ -203,15 +205,6 @@ def explained(path: Path) -> Iterator[None]:
         if (path / STATE_FILE).is_file():
             hint += f"; the last checkpoint is whole, then: {_how_to_resume(path)}"
         raise TrainingError(what, hint=hint) from None
-
-
-def is_pretraining(path: Path) -> bool:
-    """Whether a directory is that of a run that draws its problems."""
-    try:
-        document = json.loads((path / manifests.FILE).read_text("utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(document, dict) and manifests.RECIPE in document
 
 
 def _how_to_resume(path: Path) -> str:

@@ -17,7 +17,8 @@ from doppler.executor import Executor
 from doppler.graph.graph import Graph
 from doppler.placers.base import cores
 from doppler.policies.baseline import BaselinePolicy
-from doppler.policies.kinds import Policy, for_devices, make_any
+from doppler.policies.configs import for_devices
+from doppler.policies.kinds import Policy, make_any
 from doppler.policies.threads import one_thread
 from doppler.topology.topology import Topology
 from doppler.training.baseline import imitate_rule, refine_baseline, reinforce_baseline
@@ -92,7 +93,8 @@ class Trainer:
         starts: Sequence[Assignment] = (),
         lazy: bool = False,
     ) -> None:
-        """`policy` is one to go on from; its shape replaces the config's.
+        """`policy` is one to start from; its shape replaces the config's. Without one, training
+        starts from nothing.
 
         What an exercise needs is made at once; where it is `lazy`, when its first turn comes.
 
@@ -104,6 +106,7 @@ class Trainer:
         for graph, _ in pairs:
             if not len(graph.assigned):
                 raise ConfigError(f"graph `{graph.name}` has no vertices to place")
+        config = config.with_stages(from_nothing=policy is None)
         if "real" in config.stages and executor is None:
             raise ConfigError("stage `real` needs an executor", hint="such as doppler.Engine")
         if policy is not None:
@@ -143,7 +146,7 @@ class Trainer:
             yield from self._updates(pool if threads > 1 else None)
 
     def _updates(self, pool: ThreadPoolExecutor | None) -> Generator[Progress, None, None]:
-        while self.stage < len(self.config.stages):
+        while not self.is_finished:
             name = self.config.stages[self.stage]
             update = self._update_of(name)
             exercises = self.exercises if name == "real" else self.all_exercises
@@ -156,7 +159,8 @@ class Trainer:
                 self.update += 1
                 self.seconds += monotonic() - began
                 yield self._progress(name, told, lr)
-            self.stage, self.update, self.stage_began_s = self.stage + 1, 0, self.seconds
+            if self.stage < self._last:  # the last stays as it ended, to be extended
+                self.stage, self.update, self.stage_began_s = self.stage + 1, 0, self.seconds
 
     def _learn(
         self,
@@ -191,8 +195,12 @@ class Trainer:
     @property
     def is_finished(self) -> bool:
         """Whether no update is left."""
-        last = len(self.config.stages) - 1
-        return self.stage > last or (self.stage == last and self.share() >= 1.0)
+        return self.stage > self._last or (self.stage == self._last and self.share() >= 1.0)
+
+    @property
+    def _last(self) -> int:
+        """Index of the last stage."""
+        return len(self.config.stages) - 1
 
     @property
     def together(self) -> int:
@@ -211,7 +219,7 @@ class Trainer:
         With a budget in seconds the last stage takes all that is left of it.
         """
         name, seconds = self.config.stages[self.stage], self.config.seconds
-        stage, last = getattr(self.config, name), self.stage == len(self.config.stages) - 1
+        stage, last = getattr(self.config, name), self.stage == self._last
         episodes = stage.episodes * len(self.exercises)
         share = self.update * stage.batch * self.together / episodes if episodes else 1.0
         if seconds is None:
@@ -219,6 +227,24 @@ class Trainer:
         left = (seconds - self.stage_began_s) * (1.0 if last else SHARES[name])
         spent = (self.seconds - self.stage_began_s) / left if left > 0 else 1.0
         return spent if last else max(share, spent)
+
+    def extend(self, *, seconds: float | None = None, episodes: int | None = None) -> None:
+        """Let training end after so many more seconds, or episodes of the last stage per exercise.
+
+        They count from here, whatever was left to do. The schedules of the last stage, such as its
+        learning rate, are stretched: the share that is done becomes one of the new whole. (Where a
+        checkpoint does not tell how its last stage ended, that stage begins anew.)
+        """
+        name = self.config.stages[-1]
+        self.stage = min(self.stage, self._last)
+        if seconds is not None:
+            self.config = replace(self.config, seconds=self.seconds + seconds)
+        if episodes is not None:
+            stage = getattr(self.config, name)
+            done = self.update * stage.batch * self.together if self.stage == self._last else 0
+            total = -(-done // len(self.exercises)) + episodes
+            changed: dict[str, Any] = {name: replace(stage, episodes=total)}
+            self.config = replace(self.config, seconds=None, **changed)
 
     def _step(self, lessons: Sequence["_Lesson"], lr: float) -> None:
         """One step of the optimizer; an error, and nothing changed, where a loss is no number."""

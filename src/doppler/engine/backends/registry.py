@@ -1,10 +1,13 @@
 """The backends by name."""
 
 from importlib import import_module
+from typing import TYPE_CHECKING
 
-from doppler.engine.backends.base import Backend
 from doppler.errors import MissingExtraError, UnknownNameError
 from doppler.topology.topology import Topology
+
+if TYPE_CHECKING:
+    from doppler.engine.backends.base import Backend
 
 BACKENDS = {
     "null": "doppler.engine.backends.null:NullBackend",
@@ -13,7 +16,7 @@ BACKENDS = {
 }
 
 
-def make_backend(name: str, topology: Topology) -> Backend:
+def make_backend(name: str, topology: Topology) -> "Backend":
     """The backend of that name for the devices of a topology."""
     if name not in BACKENDS:
         raise UnknownNameError("backend", name, BACKENDS)

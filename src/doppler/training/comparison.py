@@ -1,0 +1,70 @@
+"""Comparison: what the policy of a run gets for its exercises, and what is had without training."""
+
+from dataclasses import dataclass
+from itertools import product
+from math import inf, isfinite
+
+from doppler.inference.checkpoint import has_shipped_policy
+from doppler.placers.registry import make_placer
+from doppler.progress import track
+from doppler.sim.simulator import Simulator
+from doppler.training.exercise import Exercise
+from doppler.training.run import Run
+
+ALL_S = 12.0  # seconds that all placers have together, about
+MOST_S = 2.0  # seconds that one placer has for one exercise, at most
+POLICY, SHIPPED, AUTO = "policy", "doppler", "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Simulated makespans for one exercise; infinity where nothing that fits was found."""
+
+    best_s: float  # of the best assignment of the run
+    policy_s: float  # by the placer with the run's policy, as `dop place` runs it
+    shipped_s: float | None  # by placer `doppler`, None where no policy is shipped
+    auto_s: float  # by placer `auto`, with the shipped policy if there is one
+    budget_s: float  # seconds that each placer had, at most
+
+
+def compare(run: Run) -> list[Comparison]:
+    """What placers get for each exercise with the policy that was saved last, and without it.
+
+    All assignments are simulated as the run simulates them, on the recalibrated topology after
+    Stage III. Placers that sample or search stop after about two seconds, or sooner where there are
+    so many exercises that all would take over twelve.
+    """
+    trainer, config = run.trainer, run.trainer.config
+    names = {POLICY: f"{trainer.policy.kind}:{run.directory.path}", AUTO: AUTO}
+    if has_shipped_policy():
+        names[SHIPPED] = SHIPPED
+    budget_s = min(MOST_S, ALL_S / (len(names) * len(trainer.exercises)))
+    placers = {key: make_placer(name, budget_s=budget_s) for key, name in names.items()}
+    simulators = [
+        Simulator(exercise.recalibrated() or exercise.topology, config.sim_config)
+        for exercise in trainer.exercises
+    ]
+    cases = list(product(zip(trainer.exercises, simulators, strict=True), placers))
+    found_s: dict[str, list[float]] = {key: [] for key in placers}  # by exercise
+    for (exercise, simulator), key in track(cases, "comparing"):
+        placed = placers[key].place(exercise.graph, simulator.topology, seed=config.seed)
+        found_s[key].append(exercise.mean_makespan_s(placed.devices, simulator))
+    return [
+        Comparison(
+            best_s=_best_s(exercise, simulator),
+            policy_s=found_s[POLICY][number],
+            shipped_s=found_s[SHIPPED][number] if SHIPPED in found_s else None,
+            auto_s=found_s[AUTO][number],
+            budget_s=budget_s,
+        )
+        for number, (exercise, simulator) in enumerate(
+            zip(trainer.exercises, simulators, strict=True)
+        )
+    ]
+
+
+def _best_s(exercise: Exercise, simulator: Simulator) -> float:
+    """The simulated makespan of the best assignment of the run."""
+    if not isfinite(exercise.best_s):
+        return inf
+    return exercise.mean_makespan_s(exercise.best_devices, simulator)
