@@ -149,4 +149,4 @@ def test_the_view_shows_the_last_validation() -> None:
     line = view.line(progress)
     assert "gap 2.1 % on average, 8.3 % at 95 %, beats list schedulers on 75.0 %" in line
     assert "out of memory on 1 of 24" in line
-    assert gaps_table(gaps).row_count == 1
+    assert len(gaps_table(gaps).rows) == 1

@@ -134,6 +134,11 @@ def note(text: str) -> None:
         print(visible(text), file=sys.stderr)
 
 
+def is_quiet() -> bool:
+    """Whether remarks and progress are off."""
+    return _settings["quiet"]
+
+
 def print_error(message: str, hint: str | None = None) -> None:
     """Print an error and its hint on stderr."""
     print(f"error: {visible(message)}", file=sys.stderr)

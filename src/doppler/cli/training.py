@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from doppler.cli.machines import DEFAULT as DEFAULT_TOPOLOGY
-from doppler.cli.options import AsJson
+from doppler.cli.options import AsJson, complete_topology
 from doppler.cli.output import (
     note,
     percent,
@@ -41,8 +40,10 @@ def train(
         typer.Option(
             "--topology",
             "-t",
-            metavar="NAME|FILE",
-            help=f"May be repeated: every graph is trained on each. Default: {DEFAULT_TOPOLOGY}.",
+            metavar="NAME|FILE|here",
+            autocompletion=complete_topology,
+            help="May be repeated: every graph is trained on each. If left out, a machine is "
+            "assumed, which is said.",
         ),
     ] = None,
     policy_name: Annotated[
@@ -152,9 +153,9 @@ def train(
         elif graph_files:
             base = base_config(policy_name, preset_name, config_file, start)
             config = changed_config(base, config_file, options)
-            names = topology_names or [DEFAULT_TOPOLOGY]
+            names = topology_names or []
             run = _start(stack, graph_files, names, config, output, start, save_every, wandb)
-            graph, topology = str(graph_files[0]), names[0]
+            graph, topology = str(graph_files[0]), (*names, run.manifest.topologies[0].name)[0]
         else:
             raise ConfigError(
                 "there is no graph to train on", hint="dop train graph.json -o runs/x"
@@ -286,11 +287,12 @@ def _start(
     save_every: float,
     wandb: bool,
 ) -> "Run":
+    from doppler.cli.machines import assumed_topology, find_topology
     from doppler.formats import load_graph
-    from doppler.topology import load_topology
 
     graphs = [load_graph(file) for file in graph_files]
-    topologies = [load_topology(name) for name in topology_names]
+    topologies = [find_topology(name) for name in topology_names]
+    topologies = topologies or [assumed_topology(graphs[0])]
     start = _said_start(start, config)
     # From here on torch is needed, which takes a while to import.
     from doppler.training.api import (

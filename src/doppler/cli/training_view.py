@@ -7,7 +7,7 @@ from math import inf, isfinite
 from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
-from doppler.cli.output import Table, note, percent, seconds, spread, table
+from doppler.cli.output import Table, is_quiet, note, percent, seconds, spread, table
 from doppler.placers.bounds import ROUNDING, gap
 from doppler.text import visible
 
@@ -74,7 +74,7 @@ class View:
         """`labels` are the exercises to show; others only count."""
         self.labels = labels
         self.meter = Meter(budget_s, last_stage=last_stage)
-        self._live_wanted = sys.stderr.isatty() if live is None else live
+        self._live_wanted = sys.stderr.isatty() and not is_quiet() if live is None else live
         self._live: Live | None = None
         self._exercises: dict[str, Progress] = {}  # the last update of each
         self._gaps: Sequence[FamilyGap] = ()  # of the last validation
