@@ -29,16 +29,22 @@ import torch
 import doppler as dp
 from doppler.assignment import Assignment
 from doppler.engine.engine import Engine, EngineConfig
-from doppler.engine.probe import probe, write_probe
 from doppler.graph import Graph
+from doppler.machine.probe import probe, write_probe
+from doppler.machine.validation import (
+    Validation,
+    diverse_assignments,
+    good_assignments,
+    refine,
+    validate,
+)
 from doppler.placers import lower_bounds, make_placer
-from doppler.placers.search import AnnealingPlacer, warm_up
+from doppler.placers.search.annealing import AnnealingPlacer, warm_up
 from doppler.programs.registry import workload
 from doppler.sim import SimConfig, simulate
 from doppler.topology import Topology
 from doppler.training.config import TrainConfig
 from doppler.training.trainer import Trainer
-from doppler.validation import Validation, diverse_assignments, good_assignments, refine, validate
 
 NAMES = ("chainmm", "ffnn", "llama-block", "llama-layer")
 SIZES: dict[str, dict[str, dict[str, int]]] = {  # large enough to keep a device busy

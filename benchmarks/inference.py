@@ -19,11 +19,11 @@ from time import thread_time
 import numpy as np
 import torch
 
-from doppler.inference.acting import play
-from doppler.inference.policy import from_torch
 from doppler.mdp.instance import Instance, make_instance
 from doppler.mdp.kernel import Weights
 from doppler.mdp.rollout import GREEDY, Roller, Sampling
+from doppler.policies.arrays.acting import play
+from doppler.policies.arrays.policy import from_torch
 from doppler.policies.dual import DualPolicy, PolicyConfig, make_policy
 from doppler.policies.inputs import make_inputs
 from doppler.programs import random_dag

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from doppler.placers.search import warm_up
+from doppler.placers.search.annealing import warm_up
 
 Result = dict[str, Any]
 

@@ -32,8 +32,8 @@ from doppler.graph import Graph
 from doppler.mdp import make_instance
 from doppler.mdp.rollout import Sampling
 from doppler.placers import lower_bounds
-from doppler.placers.doppler import DopplerPlacer
-from doppler.placers.search import SearchConfig, search, starting_points
+from doppler.placers.learned.doppler import DopplerPlacer
+from doppler.placers.search.annealing import SearchConfig, search, starting_points
 from doppler.policies.acting import Actor
 from doppler.policies.dual import DualPolicy, PolicyConfig, make_policy
 from doppler.sim import Simulator

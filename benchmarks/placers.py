@@ -27,8 +27,8 @@ from workloads import graph_of
 from doppler.errors import DopplerError
 from doppler.graph import Graph, build_graph
 from doppler.placers import gap, lower_bounds, make_placer, placer_names
-from doppler.placers.exact import ExactResult, solve_exactly
-from doppler.placers.search import SearchConfig, search, starting_points, warm_up
+from doppler.placers.exact.placer import ExactResult, solve_exactly
+from doppler.placers.search.annealing import SearchConfig, search, starting_points, warm_up
 from doppler.programs import random_dag
 from doppler.sim import Simulator
 from doppler.topology import Topology, load_topology

@@ -5,7 +5,7 @@ from typing import Any
 
 import simpy
 
-from doppler.arrays import rows
+from doppler.base.arrays import rows
 from doppler.cost import DefaultCostModel
 from doppler.graph.graph import Graph
 from doppler.topology.topology import Topology

@@ -21,8 +21,8 @@ from workloads import graph_of
 
 from doppler.graph import Graph
 from doppler.placers import Placer
-from doppler.placers.critical_path import CriticalPathPlacer
-from doppler.placers.doppler import DopplerPlacer
+from doppler.placers.learned.doppler import DopplerPlacer
+from doppler.placers.lists.critical_path import CriticalPathPlacer
 from doppler.policies.dual import make_policy
 from doppler.programs import random_dag
 from doppler.topology import Topology, load_topology

@@ -41,25 +41,25 @@ from jobs import Job, Result, lines, part_of, read, run_jobs
 from placers import LONG as SIX
 from placers import problem as paper_problem
 
-from doppler.arrays import IntArray
 from doppler.assignment import Assignment
+from doppler.base.arrays import IntArray
+from doppler.datasets import FAMILIES, MACHINES, Problem, draw_problem, make_problem
+from doppler.datasets.recipe import Recipe
 from doppler.errors import DopplerError
 from doppler.graph import Graph
-from doppler.inference.config import PolicyConfig
 from doppler.mdp import make_instance
 from doppler.placers import lower_bounds
-from doppler.placers.auto import LEARNED_SHARE, AutoPlacer
-from doppler.placers.bounds import ROUNDING
-from doppler.placers.doppler import DopplerPlacer
-from doppler.placers.search import SearchConfig, search, starting_points
+from doppler.placers.bounds.lower import ROUNDING
+from doppler.placers.learned.doppler import DopplerPlacer
+from doppler.placers.portfolio import LEARNED_SHARE, AutoPlacer
+from doppler.placers.search.annealing import SearchConfig, search, starting_points
+from doppler.policies.arrays.config import PolicyConfig
 from doppler.policies.kinds import make_any
+from doppler.runs.run import resume_run, start_run
 from doppler.sim import Simulator
 from doppler.topology import Topology
 from doppler.training.api import pretraining, starting_policy
 from doppler.training.config import PRESETS
-from doppler.training.problems import FAMILIES, MACHINES, Problem, draw_problem, make_problem
-from doppler.training.recipe import Recipe
-from doppler.training.run import resume_run, start_run
 from doppler.training.trainer import Trainer
 from doppler.training.validation import listed_s
 

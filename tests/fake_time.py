@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from doppler import compiling
+from doppler.base import compiling
 
 
 class Time:
-    """What `doppler.compiling` takes for the time."""
+    """What `doppler.base.compiling` takes for the time."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 1000.0

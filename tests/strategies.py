@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from doppler.arrays import IntArray
+from doppler.base.arrays import IntArray
 from doppler.graph import Graph, build_graph
 from doppler.topology import DTYPE_CLASSES, Device, Host, Link, Topology
 

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 import doppler as dp
-from doppler.arrays import integers, reals, unboxed
+from doppler.base.arrays import integers, reals, unboxed
 from doppler.errors import GraphError
 from doppler.graph import build_graph
 from doppler.placers import placer_names
 from doppler.placers.comparison import CompareConfig
-from doppler.placers.genetic import GeneticConfig, GeneticPlacer
-from doppler.placers.search import AnnealingPlacer, SearchConfig
+from doppler.placers.search.annealing import AnnealingPlacer, SearchConfig
+from doppler.placers.search.genetic import GeneticConfig, GeneticPlacer
 
 REALS = (np.float16, np.float32, np.float64, np.longdouble)
 WHOLES = (np.int8, np.uint8, np.int32, np.int64, np.uint64)
@@ -176,9 +176,9 @@ def test_configs_hold_plain_numbers(config):
 
 def test_training_configs_hold_plain_numbers_and_can_be_written():
     pytest.importorskip("torch")
+    from doppler.datasets.recipe import Recipe
     from doppler.training.config import POLICIES
     from doppler.training.config_io import config_from, config_to
-    from doppler.training.recipe import Recipe
 
     for presets in POLICIES.values():
         for config in presets.values():

@@ -7,9 +7,9 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 import doppler as dp
-from doppler import notebook
+from doppler.base import notebook
+from doppler.base.progress import listening, report, track
 from doppler.programs import random_dag
-from doppler.progress import listening, report, track
 
 
 class Events:

@@ -16,13 +16,14 @@ if TYPE_CHECKING:
     from doppler import errors, programs
     from doppler.assignment import Assignment, read_assignment, write_assignment
     from doppler.cost import CostModel, Costs
-    from doppler.engine.calibration import calibrate
     from doppler.engine.engine import Engine, EngineConfig, Execution, execute
-    from doppler.engine.probe import probe
     from doppler.errors import DopplerError
     from doppler.executor import Executor
     from doppler.formats import from_networkx, load_graph, to_networkx
     from doppler.graph import Graph, GraphBuilder, Kernel, OpKind, read_graph, write_graph
+    from doppler.machine.calibration import calibrate
+    from doppler.machine.probe import probe
+    from doppler.machine.validation import validate
     from doppler.placers import (
         ComparisonRow,
         LowerBounds,
@@ -32,17 +33,16 @@ if TYPE_CHECKING:
         make_placer,
         place,
     )
-    from doppler.placers.doppler import DopplerPlacer
+    from doppler.placers.learned.doppler import DopplerPlacer
     from doppler.programs import Program, ProgramBuilder
+    from doppler.serving.online import OnlinePlacer
+    from doppler.serving.rotation import OnlineConfig
     from doppler.sharding import shard
     from doppler.sim import Noise, ReferenceSimulator, SimConfig, Simulator, simulate
     from doppler.topology import Device, Host, Link, Topology, load_topology, write_topology
     from doppler.trace import Trace, read_trace, write_trace
     from doppler.training.api import train
     from doppler.training.config import TrainConfig
-    from doppler.training.online import OnlinePlacer
-    from doppler.training.rotation import OnlineConfig
-    from doppler.validation import validate
 
 __version__ = "0.1.0"
 
@@ -53,7 +53,7 @@ _MODULE_OF = {
     "Costs": "doppler.cost",
     "Device": "doppler.topology",
     "DopplerError": "doppler.errors",
-    "DopplerPlacer": "doppler.placers.doppler",
+    "DopplerPlacer": "doppler.placers.learned.doppler",
     "Engine": "doppler.engine.engine",
     "EngineConfig": "doppler.engine.engine",
     "Execution": "doppler.engine.engine",
@@ -65,8 +65,8 @@ _MODULE_OF = {
     "Link": "doppler.topology",
     "LowerBounds": "doppler.placers",
     "Noise": "doppler.sim",
-    "OnlineConfig": "doppler.training.rotation",
-    "OnlinePlacer": "doppler.training.online",
+    "OnlineConfig": "doppler.serving.rotation",
+    "OnlinePlacer": "doppler.serving.online",
     "OpKind": "doppler.graph",
     "Placer": "doppler.placers",
     "Program": "doppler.programs",
@@ -77,7 +77,7 @@ _MODULE_OF = {
     "Topology": "doppler.topology",
     "Trace": "doppler.trace",
     "TrainConfig": "doppler.training.config",
-    "calibrate": "doppler.engine.calibration",
+    "calibrate": "doppler.machine.calibration",
     "compare": "doppler.placers",
     "execute": "doppler.engine.engine",
     "from_networkx": "doppler.formats",
@@ -86,7 +86,7 @@ _MODULE_OF = {
     "lower_bounds": "doppler.placers",
     "make_placer": "doppler.placers",
     "place": "doppler.placers",
-    "probe": "doppler.engine.probe",
+    "probe": "doppler.machine.probe",
     "read_assignment": "doppler.assignment",
     "read_graph": "doppler.graph",
     "read_trace": "doppler.trace",
@@ -94,7 +94,7 @@ _MODULE_OF = {
     "simulate": "doppler.sim",
     "to_networkx": "doppler.formats",
     "train": "doppler.training.api",
-    "validate": "doppler.validation",
+    "validate": "doppler.machine.validation",
     "write_assignment": "doppler.assignment",
     "write_graph": "doppler.graph",
     "write_topology": "doppler.topology",

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from doppler.arrays import IntArray, frozen, integers, reals
+from doppler.base.arrays import IntArray, frozen, integers, reals
+from doppler.base.files import check_header, check_keys, parse_json, read_text, source_name, to_json
+from doppler.base.notebook import brief, html_table
+from doppler.base.writing import write_text
 from doppler.errors import AssignmentError, FormatError
-from doppler.files import check_header, check_keys, parse_json, read_text, source_name, to_json
 from doppler.graph.graph import Graph
-from doppler.notebook import brief, html_table
 from doppler.topology.topology import Topology
-from doppler.writing import write_text
 
 FORMAT, VERSION = "doppler-assignment", 2
 CSV = ".csv"  # the ending of a plan for spreadsheets

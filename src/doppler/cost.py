@@ -6,7 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
-from doppler.arrays import BoolArray, FloatArray, frozen
+from doppler.base.arrays import BoolArray, FloatArray, frozen
 from doppler.errors import TopologyError
 from doppler.graph.graph import Graph
 from doppler.graph.levels import Levels, bottom_levels, top_levels

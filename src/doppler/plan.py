@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from doppler.arrays import FloatArray, IntArray
 from doppler.assignment import Assignment
+from doppler.base.arrays import FloatArray, IntArray
 from doppler.graph.graph import Graph
 from doppler.tasks import Tasks, enumerate_tasks
 from doppler.topology.topology import Topology

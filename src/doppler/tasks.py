@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from doppler.arrays import IntArray, frozen
+from doppler.base.arrays import IntArray, frozen
 from doppler.graph.graph import Graph
 from doppler.topology.topology import Topology
 

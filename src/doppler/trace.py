@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from doppler.arrays import BoolArray, FloatArray, IntArray, frozen, integers, plain, reals
+from doppler.base.arrays import BoolArray, FloatArray, IntArray, frozen, integers, plain, reals
+from doppler.base.files import check_header, check_keys, parse_json, read_text, source_name, to_json
+from doppler.base.notebook import brief, html_table, number
+from doppler.base.writing import write_text
 from doppler.errors import FormatError
-from doppler.files import check_header, check_keys, parse_json, read_text, source_name, to_json
 from doppler.graph.graph import Graph
-from doppler.notebook import brief, html_table, number
 from doppler.tasks import Tasks
 from doppler.topology.topology import Topology
-from doppler.writing import write_text
 
 FORMAT, VERSION = "doppler-trace", 1
 TOO_LARGE = 1e200  # for a time or a size: no graph on any topology comes to so much

@@ -8,8 +8,8 @@ from command_line import Dop
 from fake_time import Time, slow_to_compile
 
 from doppler import placers
+from doppler.base.compiling import preparing, report_compilation
 from doppler.cli.output import telling_of_compilation
-from doppler.compiling import preparing, report_compilation
 
 NOTICE = "compiling for this machine: 8 s to a minute, the first time only …\n"
 

@@ -26,7 +26,7 @@ def probed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[dict[str, An
         return Result()
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("doppler.engine.probe.probe", probe)
+    monkeypatch.setattr("doppler.machine.probe.probe", probe)
     return calls
 
 

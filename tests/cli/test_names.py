@@ -8,9 +8,9 @@ from command_line import Dop
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from doppler.base.text import from_visible, visible
 from doppler.graph import Graph, GraphBuilder, write_graph
 from doppler.sim import simulate
-from doppler.text import from_visible, visible
 from doppler.topology import Device, Topology, write_topology
 from doppler.trace import write_trace
 
@@ -102,7 +102,7 @@ def test_a_trace_and_a_checkpoint(dop: Dop, tmp_path: Path) -> None:
     pytest.importorskip("safetensors")
     from safetensors.numpy import save
 
-    from doppler.inference.checkpoint import shipped_bytes
+    from doppler.policies.arrays.checkpoint import shipped_bytes
 
     graph, topology = named(["a"], title="\x1b[2J"), Topology.preset("reference:2")
     from doppler.placers import place

@@ -11,7 +11,7 @@ pytest.importorskip("safetensors")
 
 from doppler.cli.training_view import View, gaps_table
 from doppler.graph import write_graph
-from doppler.inference import checkpoint
+from doppler.policies.arrays import checkpoint
 from doppler.programs import random_dag
 from doppler.training import comparison
 from doppler.training.trainer import Progress

@@ -50,7 +50,7 @@ def test_an_interrupted_probe_leaves_nothing(
     def interrupt(*_: object) -> None:
         raise Interrupted
 
-    monkeypatch.setattr("doppler.engine.probe.measure_host", interrupt)
+    monkeypatch.setattr("doppler.machine.probe.measure_host", interrupt)
     assert dop("probe", *HERE, "-o", "here.json").code == 130
     assert list(tmp_path.iterdir()) == []
 

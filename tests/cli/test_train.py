@@ -19,7 +19,7 @@ pytest.importorskip("safetensors")
 
 from doppler.cli.training_view import View
 from doppler.graph import write_graph
-from doppler.inference import checkpoint
+from doppler.policies.arrays import checkpoint
 from doppler.policies.checkpoint import load_policy
 from doppler.programs import random_dag
 from doppler.training import comparison

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from sharding.test_evaluate import SIZES, positive_definite
 
-from doppler.arrays import IntArray
 from doppler.assignment import Assignment
+from doppler.base.arrays import IntArray
 from doppler.engine.backends.base import KernelFunction
 from doppler.engine.backends.cpu import CpuBackend
 from doppler.engine.backends.null import NullBackend

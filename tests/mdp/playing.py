@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from doppler.arrays import FloatArray, IntArray
+from doppler.base.arrays import FloatArray, IntArray
 from doppler.graph import Graph, build_graph
 from doppler.mdp.episode import Episode
 from doppler.mdp.features import NUM_FEATURES

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from mdp.playing import Played, candidates_of, play, random_weights, replay
 from strategies import graphs, topologies
 
-from doppler.arrays import IntArray
+from doppler.base.arrays import IntArray
 from doppler.graph import Graph, GraphBuilder, build_graph
 from doppler.mdp import Episode, Instance, make_instance
 from doppler.mdp.rollout import FREE, Roller, Sampling

@@ -21,14 +21,14 @@ from mdp.playing import (
 )
 from strategies import graphs, topologies
 
-from doppler.arrays import FloatArray
+from doppler.base.arrays import FloatArray
 from doppler.cost import DefaultCostModel
 from doppler.graph import GraphBuilder
 from doppler.mdp import DEVICE_FEATURES, Instance, make_instance
 from doppler.mdp.kernel import Weights
 from doppler.mdp.rollout import GREEDY, MIN_PART, Roller, Sampling, in_group
-from doppler.placers.list_reference import place_by_rank
-from doppler.placers.list_rules import RankRule, flatten
+from doppler.placers.lists.reference import place_by_rank
+from doppler.placers.lists.rules import RankRule, flatten
 from doppler.programs import random_dag
 from doppler.topology import Host, Topology
 

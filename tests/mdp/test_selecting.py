@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mdp.playing import graph_of, no_opinion, play, random_weights, uniform
 from strategies import graphs
 
-from doppler.arrays import FloatArray
+from doppler.base.arrays import FloatArray
 from doppler.mdp import Instance, make_instance
 from doppler.mdp.rollout import Sampling
 from doppler.programs import random_dag

@@ -3,10 +3,10 @@ from collections.abc import Callable
 import pytest
 
 from doppler.placers import Placer, make_placer
-from doppler.placers.auto import AutoPlacer
-from doppler.placers.exact import ExactPlacer
-from doppler.placers.genetic import GeneticConfig, GeneticPlacer
-from doppler.placers.search import AnnealingPlacer, LocalSearchPlacer, SearchConfig
+from doppler.placers.exact.placer import ExactPlacer
+from doppler.placers.portfolio import AutoPlacer
+from doppler.placers.search.annealing import AnnealingPlacer, LocalSearchPlacer, SearchConfig
+from doppler.placers.search.genetic import GeneticConfig, GeneticPlacer
 
 QuickPlacer = Callable[[str], Placer]
 

@@ -16,8 +16,8 @@ from doppler.errors import (
     PlacerError,
 )
 from doppler.placers import Answer, ask
-from doppler.placers.auto import AutoPlacer
-from doppler.placers.list_schedulers import HeftPlacer
+from doppler.placers.lists.schedulers import HeftPlacer
+from doppler.placers.portfolio import AutoPlacer
 
 Make = Callable[[dp.Graph, dp.Topology], Any]
 
@@ -138,7 +138,7 @@ def test_a_member_that_fails_does_not_end_auto(monkeypatch: pytest.MonkeyPatch) 
         raise ValueError("a bug")
 
     monkeypatch.setattr(HeftPlacer, "place", fail)
-    monkeypatch.setattr("doppler.placers.exact.ExactPlacer.answer", fail)
+    monkeypatch.setattr("doppler.placers.exact.placer.ExactPlacer.answer", fail)
     answer = AutoPlacer(1.0, evaluations=50, instant=("heft", "single")).answer(GRAPH, TOPOLOGY)
     errors = {member.name: member.error for member in answer.members}
     assert errors["heft"] == "ValueError: a bug"

@@ -16,10 +16,11 @@ from strategies import devices_for, graphs, topologies
 from doppler.assignment import Assignment
 from doppler.errors import ConfigError, Interrupted
 from doppler.graph import Graph, GraphBuilder
-from doppler.placers import ask, auto, is_optimal, lower_bounds, make_placer
-from doppler.placers.auto import AutoPlacer
-from doppler.placers.exact import ExactPlacer
-from doppler.placers.search import INSTANT
+from doppler.placers import ask, is_optimal, lower_bounds, make_placer
+from doppler.placers import portfolio as auto
+from doppler.placers.exact.placer import ExactPlacer
+from doppler.placers.portfolio import AutoPlacer
+from doppler.placers.search.annealing import INSTANT
 from doppler.programs import random_dag
 from doppler.sim import SimConfig, Simulator, simulate
 from doppler.topology import preset
@@ -44,7 +45,7 @@ def test_auto_stops_at_the_lower_bound() -> None:
 
 
 def test_auto_goes_on_where_a_member_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    from doppler.placers.enumerative import EnumerativePlacer
+    from doppler.placers.lists.enumerative import EnumerativePlacer
 
     def fail(*_: object, **__: object) -> None:
         raise ConfigError("not today")

@@ -9,15 +9,10 @@ from inference.making import array_policy, write_policy
 
 from doppler import errors, programs
 from doppler.graph import Graph
-from doppler.inference import checkpoint
-from doppler.inference.checkpoint import read_provenance, shipped_bytes
-from doppler.inference.config import PolicyConfig
-from doppler.inference.policy import ArrayPolicy
 from doppler.mdp.instance import make_instance
 from doppler.placers import Placer, ask, make_placer, placer_names
-from doppler.placers import doppler as doppler_placer
-from doppler.placers.auto import AutoPlacer
-from doppler.placers.doppler import (
+from doppler.placers.learned import doppler as doppler_placer
+from doppler.placers.learned.doppler import (
     BESIDES,
     BY_LOT,
     FIRST,
@@ -29,6 +24,11 @@ from doppler.placers.doppler import (
     WORTH,
     DopplerPlacer,
 )
+from doppler.placers.portfolio import AutoPlacer
+from doppler.policies.arrays import checkpoint
+from doppler.policies.arrays.checkpoint import read_provenance, shipped_bytes
+from doppler.policies.arrays.config import PolicyConfig
+from doppler.policies.arrays.policy import ArrayPolicy
 from doppler.programs.random_dag import random_dag
 from doppler.sharding import shard
 from doppler.sim import Simulator

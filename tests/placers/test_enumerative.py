@@ -7,7 +7,12 @@ from strategies import graphs
 
 from doppler.cost import DefaultCostModel
 from doppler.graph import Graph, GraphBuilder
-from doppler.placers.enumerative import EnumerativePlacer, NetworkTimes, best_assignment, groups
+from doppler.placers.lists.enumerative import (
+    EnumerativePlacer,
+    NetworkTimes,
+    best_assignment,
+    groups,
+)
 from doppler.programs import chainmm, cholesky, random_dag
 from doppler.sharding import shard
 from doppler.topology import Topology, preset

@@ -11,8 +11,8 @@ from doppler.cost import DefaultCostModel
 from doppler.errors import ConfigError, MissingExtraError
 from doppler.graph import Graph, GraphBuilder
 from doppler.placers import lower_bounds
-from doppler.placers.exact import MAX_VERTICES, ExactPlacer, solve_exactly
-from doppler.placers.exact_model import alike, whole_units
+from doppler.placers.exact.model import alike, whole_units
+from doppler.placers.exact.placer import MAX_VERTICES, ExactPlacer, solve_exactly
 from doppler.programs import random_dag
 from doppler.scheduler.choose import STRATEGIES
 from doppler.sim import SimConfig, Simulator, simulate

@@ -11,11 +11,12 @@ from strategies import graphs, topologies
 
 from doppler.cost import DefaultCostModel
 from doppler.graph import Graph
-from doppler.placers import list_reference, make_placer
-from doppler.placers.critical_path import draw as draw_ties
-from doppler.placers.critical_path import random_ties, urgency
-from doppler.placers.list_rules import GreedyRule, Problem, RankRule, Schedule, flatten, run
-from doppler.placers.list_schedulers import ListPlacer, MaxMinPlacer, greedy
+from doppler.placers import make_placer
+from doppler.placers.lists import reference
+from doppler.placers.lists.critical_path import draw as draw_ties
+from doppler.placers.lists.critical_path import random_ties, urgency
+from doppler.placers.lists.rules import GreedyRule, Problem, RankRule, Schedule, flatten, run
+from doppler.placers.lists.schedulers import ListPlacer, MaxMinPlacer, greedy
 from doppler.programs import random_dag
 from doppler.topology import Topology
 
@@ -25,8 +26,8 @@ memories = st.sampled_from([math.inf, 2.0, 5.0, 2e9]) | st.integers(1, 10**9).ma
 
 def readable(problem: Problem, rule: RankRule | GreedyRule) -> Schedule:
     if isinstance(rule, RankRule):
-        return list_reference.place_by_rank(problem, rule)
-    return list_reference.place_greedily(problem, rule)
+        return reference.place_by_rank(problem, rule)
+    return reference.place_greedily(problem, rule)
 
 
 def assert_equal(problem: Problem, rule: RankRule | GreedyRule) -> None:

@@ -12,8 +12,8 @@ from doppler.cost import DefaultCostModel
 from doppler.errors import ConfigError
 from doppler.graph import Graph, GraphBuilder
 from doppler.placers import make_placer
-from doppler.placers.list_rules import Schedule
-from doppler.placers.list_schedulers import (
+from doppler.placers.lists.rules import Schedule
+from doppler.placers.lists.schedulers import (
     ListPlacer,
     MaxMinPlacer,
     favourites,

@@ -12,8 +12,8 @@ from strategies import graphs, topologies
 from doppler.errors import OutOfMemoryError
 from doppler.graph import Graph, GraphBuilder
 from doppler.placers import Placer, lower_bounds, place, placer_names
-from doppler.placers.answer import SEARCHES
-from doppler.placers.memory import allowed, runs_nowhere, working_bytes
+from doppler.placers.bounds.memory import allowed, runs_nowhere, working_bytes
+from doppler.placers.solution import SEARCHES
 from doppler.programs import random_dag
 from doppler.sim import SimConfig, Simulator, simulate
 from doppler.topology import Device, Host, Link, Topology, preset

@@ -78,7 +78,7 @@ def test_modules_of_packages(write: Write) -> None:
     write("my_package/__init__.py", "")
     write("my_package/inner.py", MINE)
     assert make_placer("my_package.inner:Mine").name == "mine"
-    assert make_placer("doppler.placers.baselines:SinglePlacer").name == "single"
+    assert make_placer("doppler.placers.lists.trivial:SinglePlacer").name == "single"
 
 
 @pytest.mark.parametrize(

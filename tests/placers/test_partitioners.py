@@ -10,9 +10,9 @@ from doppler.cost import DefaultCostModel
 from doppler.errors import ConfigError, MissingExtraError
 from doppler.graph import Graph, GraphBuilder
 from doppler.placers import Placer
-from doppler.placers.hypergraph import HypergraphPlacer, cut_hypergraph
-from doppler.placers.metis import MetisPlacer, cut_graph
-from doppler.placers.partitioning import Cut, device_speeds, lay_out, weigh
+from doppler.placers.partition.assigning import Cut, device_speeds, lay_out, weigh
+from doppler.placers.partition.hypergraph import HypergraphPlacer, cut_hypergraph
+from doppler.placers.partition.metis import MetisPlacer, cut_graph
 from doppler.programs import random_dag
 from doppler.sim import Simulator, simulate
 from doppler.topology import Topology

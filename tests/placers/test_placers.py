@@ -4,7 +4,7 @@ import pytest
 from doppler.errors import ConfigError, UnknownNameError
 from doppler.graph import Graph, GraphBuilder
 from doppler.placers import gap, lower_bounds, make_placer, place, placer_names
-from doppler.placers.critical_path import CriticalPathPlacer
+from doppler.placers.lists.critical_path import CriticalPathPlacer
 from doppler.programs import random_dag
 from doppler.sim import Simulator, simulate
 from doppler.topology import Topology

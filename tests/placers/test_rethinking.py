@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mdp.playing import graph_of, uniform
 
-from doppler.arrays import IntArray
+from doppler.base.arrays import IntArray
 from doppler.mdp.instance import Instance, make_instance
 from doppler.mdp.rollout import FREE
-from doppler.placers import rethinking
-from doppler.placers.rethinking import ELITES, GROUPED, LARGEST, MOST, Rethinking
-from doppler.placers.rethinking_kernel import ball, join
+from doppler.placers.learned import neighbourhoods as rethinking
+from doppler.placers.learned.neighbourhoods import ELITES, GROUPED, LARGEST, MOST, Rethinking
+from doppler.placers.learned.neighbourhoods_kernel import ball, join
 from doppler.programs.random_dag import random_dag
 from doppler.sim import Simulator
 from doppler.topology import Device, Link, Topology, load_topology

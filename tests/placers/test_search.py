@@ -7,9 +7,9 @@ from strategies import devices_for, graphs, topologies
 from doppler.errors import ConfigError, Interrupted
 from doppler.graph import GraphBuilder
 from doppler.placers import lower_bounds
-from doppler.placers import search as search_module
-from doppler.placers.genetic import GeneticConfig, GeneticPlacer
-from doppler.placers.search import SearchConfig, search, starting_points
+from doppler.placers.search import annealing as search_module
+from doppler.placers.search.annealing import SearchConfig, search, starting_points
+from doppler.placers.search.genetic import GeneticConfig, GeneticPlacer
 from doppler.programs import chainmm, random_dag
 from doppler.sharding import shard
 from doppler.sim import Noise, SimConfig, Simulator

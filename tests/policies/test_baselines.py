@@ -13,8 +13,6 @@ from doppler.graph.builder import GraphBuilder, build_graph  # noqa: E402
 from doppler.mdp import make_instance  # noqa: E402
 from doppler.mdp.instance import Instance  # noqa: E402
 from doppler.mdp.rollout import GREEDY, Sampling  # noqa: E402
-from doppler.policies import placeto  # noqa: E402
-from doppler.policies.baseline import fixed_order, mixed, pick  # noqa: E402
 from doppler.policies.configs import (  # noqa: E402
     AnyConfig,
     GdpConfig,
@@ -22,8 +20,10 @@ from doppler.policies.configs import (  # noqa: E402
     Seq2SeqConfig,
 )
 from doppler.policies.kinds import make_any  # noqa: E402
-from doppler.policies.placeto import reachable  # noqa: E402
-from doppler.policies.seq2seq import grouped  # noqa: E402
+from doppler.policies.rivals import placeto  # noqa: E402
+from doppler.policies.rivals.base import fixed_order, mixed, pick  # noqa: E402
+from doppler.policies.rivals.placeto import reachable  # noqa: E402
+from doppler.policies.rivals.seq2seq import grouped  # noqa: E402
 from doppler.programs import random_dag  # noqa: E402
 from doppler.topology import Topology  # noqa: E402
 

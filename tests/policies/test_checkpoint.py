@@ -299,5 +299,5 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
 def test_the_version_of_the_features_is_written(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("doppler.inference.checkpoint.FEATURE_VERSION", 4)
+    monkeypatch.setattr("doppler.policies.arrays.checkpoint.FEATURE_VERSION", 4)
     assert_refused(path, "version '3' of the features, this doppler computes version '4'")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mdp.playing import graph_of, play, replay, uniform
 from strategies import graphs, topologies
 
-from doppler.arrays import IntArray
+from doppler.base.arrays import IntArray
 from doppler.cost import DefaultCostModel
 from doppler.graph import Graph, build_graph
 from doppler.graph.levels import Levels

@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from doppler.arrays import FloatArray, IntArray
+from doppler.base.arrays import FloatArray, IntArray
 from doppler.mdp.rollout import Rollouts
 from doppler.policies.dual import Scores
-from doppler.training.losses import entropy
+from doppler.training.gradients.losses import entropy
 
 
 def possible(since: IntArray) -> Tensor:

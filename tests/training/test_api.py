@@ -14,11 +14,11 @@ pytest.importorskip("safetensors")
 from training.tiny import CONFIG, graph, trained  # noqa: E402
 
 from doppler.errors import CheckpointError, ConfigError  # noqa: E402
-from doppler.placers.doppler import DopplerPlacer  # noqa: E402
+from doppler.placers.learned.doppler import DopplerPlacer  # noqa: E402
+from doppler.runs.manifest import read_manifest  # noqa: E402
 from doppler.topology import Topology  # noqa: E402
 from doppler.training import api  # noqa: E402
 from doppler.training.api import resume, train  # noqa: E402
-from doppler.training.manifest import read_manifest  # noqa: E402
 from doppler.training.trainer import Trainer  # noqa: E402
 
 MACHINE = Topology.preset("p100x4")

@@ -18,17 +18,17 @@ from doppler.errors import CheckpointError, ConfigError, UnknownNameError
 from doppler.graph import Graph, GraphBuilder
 from doppler.mdp.episode import Episode
 from doppler.placers import make_placer
-from doppler.placers.learned import LearnedPlacer
-from doppler.policies.baseline import BaselinePolicy
+from doppler.placers.learned.rivals import LearnedPlacer
 from doppler.policies.configs import AnyConfig, for_devices
+from doppler.policies.rivals.base import BaselinePolicy
 from doppler.sim import Simulator, simulate
 from doppler.testing import PlacerContract
 from doppler.topology import Topology
 from doppler.training.api import train
-from doppler.training.baseline import early_devices, imitate_rule
 from doppler.training.config import POLICIES, TrainConfig, preset
 from doppler.training.config_io import config_from, config_to
 from doppler.training.exercise import Exercise
+from doppler.training.gradients.baseline import early_devices, imitate_rule
 from doppler.training.trainer import Trainer
 
 BASELINES = ("placeto", "placeto-pretrain", "gdp", "seq2seq")

@@ -15,13 +15,13 @@ from training.tiny import CONFIG, graph, started, take
 
 from doppler.assignment import Assignment
 from doppler.graph import Graph
-from doppler.inference import checkpoint
 from doppler.placers import lower_bounds
+from doppler.policies.arrays import checkpoint
+from doppler.runs.run import Run
 from doppler.sim import Noise, SimConfig, Simulator
 from doppler.topology import Topology
 from doppler.training import comparison
 from doppler.training.comparison import compare
-from doppler.training.run import Run
 
 
 class OnOne:

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("torch")
 
 from doppler.graph import Graph
-from doppler.placers.improver import Improver
+from doppler.placers.search.improver import Improver
 from doppler.programs.random_dag import random_dag
 from doppler.sim import Noise, SimConfig, Simulator
 from doppler.topology import Topology, load_topology

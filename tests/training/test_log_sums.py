@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mdp.playing import random_weights
 from strategies import graphs
 
-from doppler.arrays import IntArray
+from doppler.base.arrays import IntArray
 from doppler.graph import Graph
 from doppler.mdp import Instance, make_instance
 from doppler.mdp.rollout import Roller, Rollouts, Sampling
@@ -30,9 +30,9 @@ from training.listed_losses import (  # noqa: E402
 from doppler.policies.dual import Scores  # noqa: E402
 from doppler.training.config import preset  # noqa: E402
 from doppler.training.exercise import Exercise  # noqa: E402
+from doppler.training.gradients.log_sums import log_sums  # noqa: E402
+from doppler.training.gradients.losses import select_log_probs  # noqa: E402
 from doppler.training.imitation import select_miss, urgent_since  # noqa: E402
-from doppler.training.log_sums import log_sums  # noqa: E402
-from doppler.training.losses import select_log_probs  # noqa: E402
 
 MACHINE = Topology.preset("p100x4")
 

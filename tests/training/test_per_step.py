@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from mdp.playing import candidates_of, graph_of, uniform
 
-from doppler.arrays import IntArray
+from doppler.base.arrays import IntArray
 from doppler.errors import ConfigError, UnknownNameError
 from doppler.graph import Graph
 from doppler.mdp import DEVICE_FEATURES, Episode, make_instance
@@ -24,7 +24,7 @@ from doppler.policies.dual import DualPolicy, PolicyConfig, make_policy  # noqa:
 from doppler.policies.inputs import NUM_STATE_COLUMNS, make_inputs  # noqa: E402
 from doppler.training.config import ImitationConfig, ReinforceConfig, TrainConfig  # noqa: E402
 from doppler.training.exercise import Exercise  # noqa: E402
-from doppler.training.losses import (  # noqa: E402
+from doppler.training.gradients.losses import (  # noqa: E402
     chosen,
     entropy,
     place_log_probs,

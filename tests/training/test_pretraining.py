@@ -15,6 +15,8 @@ from inference.making import array_policy, write_policy  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 from training.tiny import CONFIG, press, rows, take  # noqa: E402
 
+from doppler.datasets import FAMILIES  # noqa: E402
+from doppler.datasets.recipe import Recipe, recipe_from, recipe_to  # noqa: E402
 from doppler.errors import (  # noqa: E402
     CheckpointError,
     ConfigError,
@@ -22,15 +24,13 @@ from doppler.errors import (  # noqa: E402
     Interrupted,
     UnknownNameError,
 )
-from doppler.inference import checkpoint  # noqa: E402
-from doppler.inference.checkpoint import read_provenance  # noqa: E402
-from doppler.placers.doppler import DopplerPlacer  # noqa: E402
+from doppler.placers.learned.doppler import DopplerPlacer  # noqa: E402
+from doppler.policies.arrays import checkpoint  # noqa: E402
+from doppler.policies.arrays.checkpoint import read_provenance  # noqa: E402
 from doppler.policies.dual import PolicyConfig, make_policy  # noqa: E402
+from doppler.runs.run import resume_run, start_run  # noqa: E402
 from doppler.sim import Simulator  # noqa: E402
 from doppler.training.api import describe, pretraining, starting_policy  # noqa: E402
-from doppler.training.problems import FAMILIES  # noqa: E402
-from doppler.training.recipe import Recipe, recipe_from, recipe_to  # noqa: E402
-from doppler.training.run import resume_run, start_run  # noqa: E402
 from doppler.training.trainer import Trainer  # noqa: E402
 from doppler.training.validation import (  # noqa: E402
     LIST_SCHEDULERS,
@@ -127,7 +127,7 @@ def test_plots_show_validation_and_no_single_problems(
         def close(self) -> None:
             pass
 
-    monkeypatch.setattr("doppler.training.run.tensorboard", lambda *_: Plots())
+    monkeypatch.setattr("doppler.runs.run.tensorboard", lambda *_: Plots())
     pretrained(tmp_path / "run")
     stages = {f"{stage}/{name}" for stage in CONFIG.stages for name in ("loss", "lr", "lag")}
     assert stages <= names

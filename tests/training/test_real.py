@@ -25,6 +25,9 @@ from doppler.errors import (  # noqa: E402
 from doppler.graph import Graph  # noqa: E402
 from doppler.policies.dual import make_policy  # noqa: E402
 from doppler.programs import ffnn  # noqa: E402
+from doppler.runs.run import resume_run, start_run  # noqa: E402
+from doppler.serving.measuring import Bench  # noqa: E402
+from doppler.serving.prediction import Predictor  # noqa: E402
 from doppler.sharding import shard  # noqa: E402
 from doppler.sim import Noise, SimConfig, Simulator  # noqa: E402
 from doppler.topology import Topology  # noqa: E402
@@ -32,10 +35,7 @@ from doppler.topology.io import read_topology  # noqa: E402
 from doppler.trace import Trace, read_trace  # noqa: E402
 from doppler.training.api import make_manifest, resume, train  # noqa: E402
 from doppler.training.config import RealConfig, TrainConfig  # noqa: E402
-from doppler.training.measuring import Bench  # noqa: E402
-from doppler.training.prediction import Predictor  # noqa: E402
 from doppler.training.real import gains, pick  # noqa: E402
-from doppler.training.run import resume_run, start_run  # noqa: E402
 from doppler.training.trainer import RealProgress, Trainer  # noqa: E402
 
 MACHINE = Topology.preset("p100x4")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from doppler import errors
-from doppler.arrays import FloatArray
+from doppler.base.arrays import FloatArray
 from doppler.graph import Graph
 from doppler.graph.builder import GraphBuilder
 from doppler.mdp.rollout import GREEDY, Sampling

@@ -11,14 +11,14 @@ pytest.importorskip("safetensors")
 
 from training.tiny import CONFIG, graph, trained  # noqa: E402
 
-from doppler.inference import checkpoint  # noqa: E402
-from doppler.inference.config import PolicyConfig  # noqa: E402
-from doppler.placers.doppler import DopplerPlacer  # noqa: E402
+from doppler.datasets.recipe import Recipe  # noqa: E402
+from doppler.placers.learned.doppler import DopplerPlacer  # noqa: E402
+from doppler.policies.arrays import checkpoint  # noqa: E402
+from doppler.policies.arrays.config import PolicyConfig  # noqa: E402
+from doppler.runs.manifest import read_manifest  # noqa: E402
 from doppler.topology import Topology  # noqa: E402
 from doppler.training.api import pretraining, train  # noqa: E402
 from doppler.training.config import TrainConfig, preset  # noqa: E402
-from doppler.training.manifest import read_manifest  # noqa: E402
-from doppler.training.recipe import Recipe  # noqa: E402
 from doppler.training.starting import NOTHING, PRETRAINED, kind_of_start, usual_start  # noqa: E402
 
 NO_EPISODES: Any = {

@@ -11,11 +11,11 @@ from safetensors.torch import load_file
 from doppler.graph import Graph
 from doppler.policies.dual import PolicyConfig
 from doppler.programs import random_dag
+from doppler.runs.manifest import Manifest
+from doppler.runs.run import Run, resume_run, start_run
 from doppler.topology import Topology
 from doppler.training.api import make_manifest
 from doppler.training.config import ExpertConfig, ImitationConfig, ReinforceConfig, TrainConfig
-from doppler.training.manifest import Manifest
-from doppler.training.run import Run, resume_run, start_run
 
 LABEL = "random-dag-12@p100x4"
 CONFIG = TrainConfig(  # from nothing, three updates in each stage

@@ -71,10 +71,10 @@ def _compare(
     graph: "Graph", topology: "Topology", seed: int
 ) -> tuple[list[dict[str, Any]], "Trace"]:
     """A row per placer, best first, and the best one's trace."""
-    from doppler.compiling import clock
+    from doppler.base.compiling import clock
+    from doppler.base.progress import track
     from doppler.placers import gap, lower_bounds, make_placer
-    from doppler.placers.doppler import warm_up
-    from doppler.progress import track
+    from doppler.placers.learned.doppler import warm_up
     from doppler.sim import Simulator
 
     simulator = Simulator(topology)

@@ -86,11 +86,11 @@ def execute(
     Example: dop execute graph.json assignment.json --topology cpu2 --backend cpu -o trace.json
     """
     from doppler.assignment import read_assignment
+    from doppler.base.writing import check_output
     from doppler.cli.machines import find_topology
     from doppler.engine.engine import Engine, EngineConfig
     from doppler.formats import load_graph
     from doppler.trace import FORMAT, write_trace
-    from doppler.writing import check_output
 
     take_stdout(output, outputs, as_json=as_json)
     sources = (graph_file, assignment_file, topology_name, inputs)
@@ -207,7 +207,7 @@ def read_arrays(path: Path) -> dict[str, Any]:
 
     import numpy as np
 
-    from doppler.files import read_bytes, source_name
+    from doppler.base.files import read_bytes, source_name
 
     try:
         arrays = np.load(BytesIO(read_bytes(path)), allow_pickle=False)
@@ -226,7 +226,7 @@ def write_arrays(arrays: dict[str, Any], path: Path, *, force: bool = False) -> 
 
     from numpy.lib.format import write_array
 
-    from doppler.writing import write_bytes
+    from doppler.base.writing import write_bytes
 
     data = BytesIO()
     with ZipFile(data, "w") as archive:

@@ -25,10 +25,10 @@ def import_graph(
 
     Example: dop import chainmm.txt -o chainmm.json
     """
+    from doppler.base.writing import check_output
     from doppler.formats import load_graph
     from doppler.graph import write_graph
     from doppler.graph.io import FORMAT
-    from doppler.writing import check_output
 
     take_stdout(output, as_json=as_json)
     check_output(output, kind=FORMAT, inputs=(file,), force=force)

@@ -91,7 +91,7 @@ def this_machine(*, probe_again: bool = False) -> "Topology":
         note(f"this machine as measured {age} ago ({path}); measure again with --probe")
         return topology
     from doppler.engine.backends.registry import default_backend
-    from doppler.engine.probe import probe
+    from doppler.machine.probe import probe
 
     backend = default_backend()
     note(f"measuring this machine for about {PROBE_S:.0f} s, the first time only …")

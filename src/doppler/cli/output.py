@@ -1,7 +1,7 @@
 """What commands print: data on stdout, everything else on stderr.
 
-Everything that is printed passes through `doppler.text.visible` here, so that no name in a file can
-write to a terminal; rich's markup is off for the same reason.
+Everything that is printed passes through `doppler.base.text.visible` here, so that no name in a
+file can write to a terminal; rich's markup is off for the same reason.
 """
 
 import json
@@ -15,11 +15,11 @@ from threading import Timer
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from doppler.compiling import on_compile
+from doppler.base.compiling import on_compile
+from doppler.base.progress import listening
+from doppler.base.text import json_visible, visible
+from doppler.base.writing import is_stdout
 from doppler.errors import ConfigError
-from doppler.progress import listening
-from doppler.text import json_visible, visible
-from doppler.writing import is_stdout
 
 if TYPE_CHECKING:
     from pathlib import Path

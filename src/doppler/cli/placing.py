@@ -70,14 +70,14 @@ def place(
     Example: dop place graph.json --topology p100x4 -o assignment.json
     """
     from doppler.assignment import output_kind, write_assignment
+    from doppler.base.compiling import clock
+    from doppler.base.writing import check_output
     from doppler.cli.machines import find_topology
     from doppler.cli.plans import plan_document, print_plan
-    from doppler.compiling import clock
     from doppler.formats import load_graph
     from doppler.placers import ask, gap, is_optimal, make_placer, proven_bound_s
     from doppler.plan import device_loads
     from doppler.sim import simulate
-    from doppler.writing import check_output
 
     take_stdout(output, as_json=as_json)
     if output is not None:

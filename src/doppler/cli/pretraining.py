@@ -12,8 +12,8 @@ from doppler.cli.output import note, percent, print_json, seconds, showing_progr
 from doppler.errors import ConfigError, Interrupted
 
 if TYPE_CHECKING:
+    from doppler.runs.run import Run
     from doppler.training.config import TrainConfig
-    from doppler.training.run import Run
 
 SECONDS, PRESET = 1800.0, "pretrain"
 
@@ -137,7 +137,7 @@ def _start(
     wandb: bool,
 ) -> "Run":
     from doppler.cli.training import command_line
-    from doppler.training.recipe import Recipe
+    from doppler.datasets.recipe import Recipe
     from doppler.training.starting import NOTHING
 
     start = None if start == NOTHING else start
@@ -146,8 +146,8 @@ def _start(
         given["without"] = tuple(n.strip() for n in given["without"].split(",") if n.strip())
     recipe = Recipe(seed=config.seed, **given)
     # From here on torch is needed, which takes a while to import.
+    from doppler.runs.run import start_run
     from doppler.training.api import pretraining, starting_policy
-    from doppler.training.run import start_run
 
     with showing_progress():
         manifest = pretraining(recipe, config, start=start, command=command_line())
@@ -163,8 +163,8 @@ def _resume(
     wandb: bool,
 ) -> "Run":
     from doppler.cli.training import command_line, refuse
+    from doppler.runs.manifest import check_run, is_pretraining
     from doppler.training.config import check_extension
-    from doppler.training.manifest import check_run, is_pretraining
 
     refuse(given, output)
     check_extension(longer_s, None)
@@ -173,7 +173,7 @@ def _resume(
         raise ConfigError(
             f"`{output}` is no pretraining", hint=f"go on with it: dop train --resume -o {output}"
         )
-    from doppler.training.run import resume_run
+    from doppler.runs.run import resume_run
 
     with showing_progress():
         return resume_run(

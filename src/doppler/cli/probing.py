@@ -22,7 +22,7 @@ from doppler.cli.output import (
 from doppler.topology.io import MAX_DEVICES
 
 if TYPE_CHECKING:
-    from doppler.engine.probe import ProbeResult
+    from doppler.machine.probe import ProbeResult
 
 
 def probe(
@@ -73,13 +73,13 @@ def probe(
 
     Example: dop probe --backend cpu --graph graph.json -o here.json
     """
-    from doppler.engine.probe import FORMAT as SAMPLES
-    from doppler.engine.probe import probe as measure
-    from doppler.engine.probe import samples_path, write_probe
+    from doppler.base.writing import check_output
     from doppler.formats import load_graph
+    from doppler.machine.probe import FORMAT as SAMPLES
+    from doppler.machine.probe import probe as measure
+    from doppler.machine.probe import samples_path, write_probe
+    from doppler.machine.validation import good_assignments, refine
     from doppler.topology.io import FORMAT as TOPOLOGY
-    from doppler.validation import good_assignments, refine
-    from doppler.writing import check_output
 
     take_stdout(output, as_json=as_json)
     if output is not None:

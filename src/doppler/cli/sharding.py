@@ -51,11 +51,11 @@ def shard(
 
     Example: dop shard llama-block --parts 4 --size sequence=2048 -o graph.json
     """
+    from doppler.base.writing import check_output
     from doppler.graph import Graph, write_graph
     from doppler.graph.io import FORMAT
     from doppler.programs.registry import parse_sizes, workload
     from doppler.sharding import shard as shard_program
-    from doppler.writing import check_output
 
     take_stdout(output, as_json=as_json)
     check_output(output, kind=FORMAT, force=force)

@@ -57,7 +57,7 @@ def show(
 
     Example: dop show p100x4
     """
-    from doppler.files import STANDARD_STREAM, decoded, read_bytes, source_name
+    from doppler.base.files import STANDARD_STREAM, decoded, read_bytes, source_name
     from doppler.topology import PRESETS
 
     is_name = target in (*PRESETS, HERE) or target.startswith("reference:")
@@ -122,7 +122,7 @@ def _show_topology(topology: "Topology", as_json: bool) -> None:
 
 def _show_checkpoint(path: Path, as_json: bool) -> None:
     """What a policy's checkpoint says about itself."""
-    from doppler.inference.checkpoint import read_metadata
+    from doppler.policies.arrays.checkpoint import read_metadata
 
     metadata = read_metadata(path)
     if as_json:

@@ -79,12 +79,12 @@ def simulate(
     import numpy as np
 
     from doppler.assignment import read_assignment
+    from doppler.base.progress import track
+    from doppler.base.writing import check_output
     from doppler.cli.machines import find_topology
     from doppler.formats import load_graph
-    from doppler.progress import track
     from doppler.sim import Noise, SimConfig, Simulator
     from doppler.trace import FORMAT, write_trace
-    from doppler.writing import check_output
 
     take_stdout(output, as_json=as_json)
     inputs = (graph_file, assignment_file, topology_name)

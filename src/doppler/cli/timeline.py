@@ -3,7 +3,7 @@
 import numpy as np
 from rich.text import Text
 
-from doppler.arrays import BoolArray, FloatArray
+from doppler.base.arrays import BoolArray, FloatArray
 from doppler.cli.output import percent, seconds
 from doppler.trace import Trace
 

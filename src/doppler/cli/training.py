@@ -23,9 +23,9 @@ from doppler.cli.output import (
 from doppler.errors import ConfigError, Interrupted
 
 if TYPE_CHECKING:
+    from doppler.runs.run import Result, Run
     from doppler.training.comparison import Comparison
     from doppler.training.config import TrainConfig
-    from doppler.training.run import Result, Run
 
 
 def train(
@@ -248,8 +248,8 @@ def _resume(
     save_every: float,
     wandb: bool,
 ) -> "Run":
+    from doppler.runs.manifest import check_run, is_pretraining
     from doppler.training.config import check_extension
-    from doppler.training.manifest import check_run, is_pretraining
 
     check_extension(longer_s, episodes)
     check_run(output)
@@ -257,8 +257,8 @@ def _resume(
         raise ConfigError(
             f"`{output}` is a pretraining", hint=f"go on with it: dop pretrain --resume -o {output}"
         )
+    from doppler.runs.run import resume_run
     from doppler.training.api import executors
-    from doppler.training.run import resume_run
 
     with showing_progress():
         return resume_run(
@@ -295,6 +295,7 @@ def _start(
     topologies = topologies or [assumed_topology(graphs[0])]
     start = _said_start(start, config)
     # From here on torch is needed, which takes a while to import.
+    from doppler.runs.run import start_run
     from doppler.training.api import (
         describe,
         executors,
@@ -302,7 +303,6 @@ def _start(
         starting_assignments,
         starting_policy,
     )
-    from doppler.training.run import start_run
 
     policy = None if start is None else starting_policy(start)
     manifest = make_manifest(
@@ -354,7 +354,7 @@ def _train(run: "Run", output: Path) -> None:
 def train_on(run: "Run") -> None:
     """Train to the end, and show how it goes; on Ctrl-C, save and raise `Interrupted`."""
     from doppler.cli.training_view import View
-    from doppler.training.run import stopping
+    from doppler.runs.run import stopping
 
     if not run.has_tensorboard:
         note("no TensorBoard events are written: pip install doppler-placement[tensorboard]")

@@ -7,16 +7,16 @@ from math import inf, isfinite
 from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
+from doppler.base.text import visible
 from doppler.cli.output import Table, is_quiet, note, percent, seconds, spread, table
-from doppler.placers.bounds import ROUNDING, gap
-from doppler.text import visible
+from doppler.placers.bounds.lower import ROUNDING, gap
 
 if TYPE_CHECKING:
     from rich.console import Group
     from rich.live import Live
 
+    from doppler.runs.run import Result
     from doppler.training.comparison import Comparison
-    from doppler.training.run import Result
     from doppler.training.trainer import Progress, RealProgress
     from doppler.training.validation import FamilyGap
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from doppler.base.writing import check_output, is_stdout, write_bytes
 from doppler.cli.options import (
     MAX_REPEATS,
     AsJson,
@@ -30,10 +31,9 @@ from doppler.cli.output import (
     take_stdout,
 )
 from doppler.errors import ConfigError, MissingExtraError
-from doppler.writing import check_output, is_stdout, write_bytes
 
 if TYPE_CHECKING:
-    from doppler.validation import Validation
+    from doppler.machine.validation import Validation
 
 PICTURES = (".png", ".svg", ".pdf")
 
@@ -83,8 +83,12 @@ def validate(
     from doppler.cli.machines import find_topology
     from doppler.engine.engine import Engine
     from doppler.formats import load_graph
-    from doppler.validation import diverse_assignments, validation_document, write_validation
-    from doppler.validation import validate as compare
+    from doppler.machine.validation import (
+        diverse_assignments,
+        validation_document,
+        write_validation,
+    )
+    from doppler.machine.validation import validate as compare
 
     take_stdout(output, as_json=as_json)
     if output is not None:
@@ -112,7 +116,7 @@ def validate(
 
 
 def _kind(output: Path) -> str:
-    from doppler.validation import FORMAT
+    from doppler.machine.validation import FORMAT
 
     return output.suffix[1:] if output.suffix in PICTURES else FORMAT
 

@@ -11,17 +11,17 @@ from typing import Any, Self
 
 import numpy as np
 
-from doppler.arrays import FloatArray, unbox_fields
 from doppler.assignment import Assignment
+from doppler.base.arrays import FloatArray, unbox_fields
+from doppler.base.notebook import html_table, number
+from doppler.base.progress import track
 from doppler.cost import Costs, DefaultCostModel
 from doppler.engine.backends.base import Backend, Done
 from doppler.engine.backends.registry import make_backend
 from doppler.engine.values import Loaded, Values
 from doppler.errors import ConfigError, EngineError
 from doppler.graph.graph import Graph
-from doppler.notebook import html_table, number
 from doppler.programs.numpy_ops import Array
-from doppler.progress import track
 from doppler.resolve import as_assignment, as_graph, as_topology
 from doppler.scheduler.choose import FIFO, check_strategy, priorities
 from doppler.scheduler.state import SchedulerState

@@ -4,11 +4,11 @@ import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from doppler.arrays import FloatArray, reals, unboxed
+from doppler.base.arrays import FloatArray, reals, unboxed
+from doppler.base.text import visible
 from doppler.errors import GraphError, MissingExtraError, UnknownNameError
 from doppler.graph.builder import DEFAULT_DTYPE, build_graph
 from doppler.graph.graph import Graph
-from doppler.text import visible
 
 
 def to_networkx(graph: Graph) -> Any:

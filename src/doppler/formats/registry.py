@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
+from doppler.base.files import STANDARD_STREAM, read_text, source_name
 from doppler.errors import FormatError, UnknownNameError
-from doppler.files import STANDARD_STREAM, read_text, source_name
 from doppler.graph.graph import Graph
 
 _MODULES = {  # name of a format: module with its FORMAT

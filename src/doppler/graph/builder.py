@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from doppler.arrays import (
+from doppler.base.arrays import (
     RANGE,
     FloatArray,
     IntArray,

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from doppler.arrays import BoolArray, FloatArray, IntArray, unbox_fields
-from doppler.notebook import brief, html_table, number
+from doppler.base.arrays import BoolArray, FloatArray, IntArray, unbox_fields
+from doppler.base.notebook import brief, html_table, number
 
 
 @dataclass(frozen=True, slots=True)

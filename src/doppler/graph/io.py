@@ -3,12 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-from doppler.arrays import plain
+from doppler.base.arrays import plain
+from doppler.base.files import check_header, check_keys, parse_json, read_text, source_name, to_json
+from doppler.base.writing import write_text
 from doppler.errors import FormatError, GraphError
-from doppler.files import check_header, check_keys, parse_json, read_text, source_name, to_json
 from doppler.graph.builder import DEFAULT_DTYPE, build_graph
 from doppler.graph.graph import Graph, Kernel
-from doppler.writing import write_text
 
 FORMAT, VERSION = "doppler-graph", 1
 

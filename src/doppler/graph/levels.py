@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from doppler.arrays import FloatArray, IntArray, frozen, rows
+from doppler.base.arrays import FloatArray, IntArray, frozen, rows
 from doppler.graph.graph import Graph
 
 

@@ -5,7 +5,7 @@ from hashlib import blake2b
 from itertools import groupby
 from typing import Any
 
-from doppler.arrays import rows
+from doppler.base.arrays import rows
 from doppler.errors import GraphError
 from doppler.graph.graph import Graph, Kernel
 from doppler.graph.ops import OpKind

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from doppler.arrays import FloatArray
+from doppler.base.arrays import FloatArray
 from doppler.mdp.features import DEVICE_FEATURES, MOST_SHARE, NOT_SECONDS, squeeze
 from doppler.mdp.instance import Instance
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from doppler.arrays import BoolArray, FloatArray
+from doppler.base.arrays import BoolArray, FloatArray
 
 # Of device d for the vertex v that was selected. Times and sums of seconds are over the scale of
 # the instance, then squeezed by `squeeze`; "planned" means by the estimate of `Episode`, which also

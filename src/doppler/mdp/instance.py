@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from doppler.arrays import FloatArray, IntArray, csr
 from doppler.assignment import Assignment, assignment_for
+from doppler.base.arrays import FloatArray, IntArray, csr
 from doppler.cost import Costs, DefaultCostModel
 from doppler.graph.graph import Graph
 from doppler.topology.topology import Topology

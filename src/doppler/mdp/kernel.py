@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from doppler._jit import njit, uint64
-from doppler.arrays import FloatArray, IntArray
+from doppler.base.arrays import FloatArray, IntArray
+from doppler.base.jit import njit, uint64
 from doppler.mdp.features import (
     EXTRA_START,
     MEMORY_SHARE,

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 from scipy.sparse.csgraph import connected_components
 
-from doppler.arrays import FloatArray, IntArray, frozen
+from doppler.base.arrays import FloatArray, IntArray, frozen
 from doppler.mdp.instance import Instance, make_instance
 
 

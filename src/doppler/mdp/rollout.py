@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from doppler.arrays import IntArray
+from doppler.base.arrays import IntArray
 from doppler.mdp.instance import Instance
 
 if TYPE_CHECKING:

@@ -1,10 +1,10 @@
 """Placers: everything that makes assignments, and the bounds they are measured by."""
 
-from doppler.placers.answer import Answer, ask
 from doppler.placers.base import Placer
-from doppler.placers.bounds import LowerBounds, gap, is_optimal, lower_bounds, proven_bound_s
+from doppler.placers.bounds.lower import LowerBounds, gap, is_optimal, lower_bounds, proven_bound_s
 from doppler.placers.comparison import ComparisonRow, compare
 from doppler.placers.registry import make_placer, place, placer_names
+from doppler.placers.solution import Answer, ask
 
 __all__ = [
     "Answer",

@@ -5,11 +5,11 @@ from typing import Protocol
 
 import numpy as np
 
-from doppler.arrays import IntArray
 from doppler.assignment import Assignment, assignment_for
+from doppler.base.arrays import IntArray
+from doppler.base.notebook import cut, html_line
 from doppler.graph.builder import GraphBuilder
 from doppler.graph.graph import Graph
-from doppler.notebook import cut, html_line
 from doppler.topology.presets import preset
 from doppler.topology.topology import Topology
 

@@ -10,18 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from doppler.arrays import unbox_fields
-from doppler.compiling import clock
+from doppler.base.arrays import unbox_fields
+from doppler.base.compiling import clock
+from doppler.base.notebook import brief, cut, html_table, number
+from doppler.base.progress import report, track
 from doppler.errors import ConfigError, DopplerError, WrongTypeError
 from doppler.graph.graph import Graph
-from doppler.notebook import brief, cut, html_table, number
-from doppler.placers.answer import ask
 from doppler.placers.base import Placer, cores
-from doppler.placers.bounds import gap, lower_bounds
+from doppler.placers.bounds.lower import gap, lower_bounds
 from doppler.placers.own import check_placer
 from doppler.placers.registry import checked_budget, make_placer, placer_names
-from doppler.placers.search import warm_up
-from doppler.progress import report, track
+from doppler.placers.search.annealing import warm_up
+from doppler.placers.solution import ask
 from doppler.resolve import as_graph, as_topology
 from doppler.sim.config import SimConfig
 from doppler.sim.noise import Noise

@@ -7,8 +7,6 @@ from pathlib import Path
 from doppler.assignment import Assignment
 from doppler.errors import ConfigError, DopplerError, UnknownNameError
 from doppler.graph.graph import Graph
-from doppler.inference.checkpoint import has_shipped_policy
-from doppler.placers.answer import ask
 from doppler.placers.base import Placer
 from doppler.placers.own import (
     installed_placers,
@@ -17,6 +15,8 @@ from doppler.placers.own import (
     load_placer,
     package_of,
 )
+from doppler.placers.solution import ask
+from doppler.policies.arrays.checkpoint import has_shipped_policy
 from doppler.resolve import as_graph, as_topology
 from doppler.topology.topology import Topology
 
@@ -24,36 +24,36 @@ DEFAULT = "auto"
 MAX_BUDGET_S = 1e6  # eleven days
 
 _PLACERS = {  # name: "module:class"
-    "annealing": "doppler.placers.search:AnnealingPlacer",
-    "auto": "doppler.placers.auto:AutoPlacer",
-    "enumerative": "doppler.placers.enumerative:EnumerativePlacer",
-    "genetic": "doppler.placers.genetic:GeneticPlacer",
-    "local-search": "doppler.placers.search:LocalSearchPlacer",
-    "critical-path": "doppler.placers.critical_path:CriticalPathPlacer",
-    "cp-sat": "doppler.placers.exact:ExactPlacer",
-    "cpop": "doppler.placers.list_schedulers:CpopPlacer",
-    "etf": "doppler.placers.list_schedulers:EtfPlacer",
-    "hypergraph": "doppler.placers.hypergraph:HypergraphPlacer",
-    "heft": "doppler.placers.list_schedulers:HeftPlacer",
-    "m-etf": "doppler.placers.list_schedulers:MemoryEtfPlacer",
-    "m-sct": "doppler.placers.list_schedulers:MemorySctPlacer",
-    "max-min": "doppler.placers.list_schedulers:MaxMinPlacer",
-    "metis": "doppler.placers.metis:MetisPlacer",
-    "min-min": "doppler.placers.list_schedulers:MinMinPlacer",
-    "peft": "doppler.placers.list_schedulers:PeftPlacer",
-    "random": "doppler.placers.baselines:RandomPlacer",
-    "round-robin": "doppler.placers.baselines:RoundRobinPlacer",
-    "single": "doppler.placers.baselines:SinglePlacer",
+    "annealing": "doppler.placers.search.annealing:AnnealingPlacer",
+    "auto": "doppler.placers.portfolio:AutoPlacer",
+    "enumerative": "doppler.placers.lists.enumerative:EnumerativePlacer",
+    "genetic": "doppler.placers.search.genetic:GeneticPlacer",
+    "local-search": "doppler.placers.search.annealing:LocalSearchPlacer",
+    "critical-path": "doppler.placers.lists.critical_path:CriticalPathPlacer",
+    "cp-sat": "doppler.placers.exact.placer:ExactPlacer",
+    "cpop": "doppler.placers.lists.schedulers:CpopPlacer",
+    "etf": "doppler.placers.lists.schedulers:EtfPlacer",
+    "hypergraph": "doppler.placers.partition.hypergraph:HypergraphPlacer",
+    "heft": "doppler.placers.lists.schedulers:HeftPlacer",
+    "m-etf": "doppler.placers.lists.schedulers:MemoryEtfPlacer",
+    "m-sct": "doppler.placers.lists.schedulers:MemorySctPlacer",
+    "max-min": "doppler.placers.lists.schedulers:MaxMinPlacer",
+    "metis": "doppler.placers.partition.metis:MetisPlacer",
+    "min-min": "doppler.placers.lists.schedulers:MinMinPlacer",
+    "peft": "doppler.placers.lists.schedulers:PeftPlacer",
+    "random": "doppler.placers.lists.trivial:RandomPlacer",
+    "round-robin": "doppler.placers.lists.trivial:RoundRobinPlacer",
+    "single": "doppler.placers.lists.trivial:SinglePlacer",
 }
 _LEARNED = {  # those that take a policy: `name:run`, or `name:checkpoint`; or the shipped one
-    "auto": "doppler.placers.auto:AutoPlacer",
-    "doppler": "doppler.placers.doppler:DopplerPlacer",
+    "auto": "doppler.placers.portfolio:AutoPlacer",
+    "doppler": "doppler.placers.learned.doppler:DopplerPlacer",
 }
 _BASELINES = {  # the same, but none is shipped for them
-    "gdp": "doppler.placers.learned:GdpPlacer",
-    "placeto": "doppler.placers.learned:PlacetoPlacer",
-    "placeto-pretrain": "doppler.placers.learned:PlacetoPlacer",
-    "seq2seq": "doppler.placers.learned:Seq2SeqPlacer",
+    "gdp": "doppler.placers.learned.rivals:GdpPlacer",
+    "placeto": "doppler.placers.learned.rivals:PlacetoPlacer",
+    "placeto-pretrain": "doppler.placers.learned.rivals:PlacetoPlacer",
+    "seq2seq": "doppler.placers.learned.rivals:Seq2SeqPlacer",
 }
 
 

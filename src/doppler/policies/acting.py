@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from doppler.arrays import IntArray
-from doppler.inference.acting import play
+from doppler.base.arrays import IntArray
 from doppler.mdp.instance import Instance
 from doppler.mdp.rollout import NOTHING_FORCED, Roller, Rollouts, Sampling
+from doppler.policies.arrays.acting import play
 from doppler.policies.dual import DualPolicy, PolicyConfig, Scores
 from doppler.policies.inputs import make_inputs
 

@@ -12,10 +12,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from doppler.base.files import is_pipe, source_name
+from doppler.base.writing import write_bytes
 from doppler.errors import CheckpointError
-from doppler.files import is_pipe, source_name
-from doppler.inference import tensor_file
-from doppler.inference.checkpoint import (
+from doppler.mdp.features import FEATURE_VERSION
+from doppler.policies.arrays import tensor_file
+from doppler.policies.arrays.checkpoint import (
     FORMAT,
     VERSION,
     config_of,
@@ -26,15 +28,13 @@ from doppler.inference.checkpoint import (
     read_tensors,
     too_few_weights,
 )
-from doppler.inference.checkpoint import checked_metadata as checked_metadata
-from doppler.inference.checkpoint import json_object as json_object
-from doppler.inference.checkpoint import read_provenance as read_provenance
-from doppler.inference.policy import ArrayPolicy
-from doppler.mdp.features import FEATURE_VERSION
+from doppler.policies.arrays.checkpoint import checked_metadata as checked_metadata
+from doppler.policies.arrays.checkpoint import json_object as json_object
+from doppler.policies.arrays.checkpoint import read_provenance as read_provenance
+from doppler.policies.arrays.policy import ArrayPolicy
 from doppler.policies.configs import CONFIGS, AnyConfig, largest, most_layers
 from doppler.policies.dual import DualPolicy
 from doppler.policies.kinds import Policy, empty_policy
-from doppler.writing import write_bytes
 
 
 def save_policy(policy: Policy, path: str | Path, provenance: Mapping[str, Any]) -> None:

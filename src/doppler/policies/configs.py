@@ -3,9 +3,9 @@
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from doppler.arrays import unbox_fields
+from doppler.base.arrays import unbox_fields
 from doppler.errors import ConfigError, UnknownNameError
-from doppler.inference.config import PolicyConfig
+from doppler.policies.arrays.config import PolicyConfig
 
 FORMS = ("pass", "improve")
 

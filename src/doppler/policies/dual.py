@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from doppler.inference.config import NUM_STATE_COLUMNS, NUM_VERTEX_COLUMNS
-from doppler.inference.config import PolicyConfig as PolicyConfig
 from doppler.mdp.features import NUM_FEATURES
+from doppler.policies.arrays.config import NUM_STATE_COLUMNS, NUM_VERTEX_COLUMNS
+from doppler.policies.arrays.config import PolicyConfig as PolicyConfig
 from doppler.policies.inputs import Inputs
 from doppler.policies.mpnn import Encoder
 from doppler.policies.plc import Parts, Place

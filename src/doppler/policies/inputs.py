@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from doppler.inference.config import NUM_STATE_COLUMNS as NUM_STATE_COLUMNS
 from doppler.mdp.features import VERTEX_STATE
 from doppler.mdp.instance import Instance
+from doppler.policies.arrays.config import NUM_STATE_COLUMNS as NUM_STATE_COLUMNS
 
 
 @dataclass(frozen=True, slots=True)

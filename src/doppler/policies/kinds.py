@@ -2,12 +2,12 @@
 
 import torch
 
-from doppler.policies.baseline import BaselinePolicy
 from doppler.policies.configs import AnyConfig, GdpConfig, PlacetoConfig, Seq2SeqConfig
 from doppler.policies.dual import DualPolicy
-from doppler.policies.gdp import GdpPolicy
-from doppler.policies.placeto import PlacetoPolicy
-from doppler.policies.seq2seq import Seq2SeqPolicy
+from doppler.policies.rivals.base import BaselinePolicy
+from doppler.policies.rivals.gdp import GdpPolicy
+from doppler.policies.rivals.placeto import PlacetoPolicy
+from doppler.policies.rivals.seq2seq import Seq2SeqPolicy
 
 Policy = DualPolicy | BaselinePolicy
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import leaky_relu
 
-from doppler.inference.config import NUM_EDGE_COLUMNS, NUM_VERTEX_COLUMNS
+from doppler.policies.arrays.config import NUM_EDGE_COLUMNS, NUM_VERTEX_COLUMNS
 from doppler.policies.inputs import Inputs
 
 

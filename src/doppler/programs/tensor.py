@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from doppler.arrays import unboxed
+from doppler.base.arrays import unboxed
 from doppler.errors import ProgramError, UnknownNameError
 from doppler.graph.ops import OpKind
 from doppler.programs.program import REDUCTIONS, Axis, Op, Program, Read

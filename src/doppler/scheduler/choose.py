@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from doppler.arrays import FloatArray
 from doppler.assignment import Assignment
+from doppler.base.arrays import FloatArray
 from doppler.cost import Costs
 from doppler.errors import AssignmentError, UnknownNameError
 from doppler.graph.graph import Graph

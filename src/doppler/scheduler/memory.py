@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from doppler.arrays import IntArray, rows
+from doppler.base.arrays import IntArray, rows
 from doppler.errors import OutOfMemoryError
 from doppler.graph.graph import Graph
 from doppler.tasks import Tasks

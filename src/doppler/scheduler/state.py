@@ -15,7 +15,7 @@ while state.unfinished:
 
 from heapq import heappop, heappush
 
-from doppler.arrays import FloatArray, rows
+from doppler.base.arrays import FloatArray, rows
 from doppler.errors import OutOfMemoryError
 from doppler.graph.graph import Graph
 from doppler.graph.levels import depths

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from doppler.arrays import FloatArray, IntArray
+from doppler.base.arrays import FloatArray, IntArray
 from doppler.programs.program import Axis, Op
 
 Key = TypeVar("Key", bound=Hashable)

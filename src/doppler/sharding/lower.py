@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from doppler.base.progress import track
 from doppler.errors import ShardingError
 from doppler.graph.builder import GraphBuilder
 from doppler.graph.graph import Graph, Kernel
 from doppler.graph.ops import OpKind
 from doppler.programs.program import Op, Program, Read
-from doppler.progress import track
 from doppler.sharding.costs import (
     TRANSFER_FACTOR,
     abstract_cost,

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from doppler.arrays import FloatArray, IntArray
+from doppler.base.arrays import FloatArray, IntArray
 from doppler.errors import ShardingError
 from doppler.programs.program import Program, Read
 from doppler.sharding.cuts import (

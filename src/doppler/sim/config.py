@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from doppler.arrays import unbox_fields
+from doppler.base.arrays import unbox_fields
 from doppler.cost import CostModel, DefaultCostModel
 from doppler.scheduler.choose import FIFO, check_strategy
 from doppler.sim.noise import Noise

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from doppler._jit import njit, register_jitable
-from doppler.arrays import BoolArray, FloatArray, IntArray
+from doppler.base.arrays import BoolArray, FloatArray, IntArray
+from doppler.base.jit import njit, register_jitable
 
 # Without `_nrt=False` every read of an array in a tuple counts references: 20 times slower.
 # Nothing here allocates, so there is nothing to count.

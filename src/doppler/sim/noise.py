@@ -5,7 +5,7 @@ from math import inf, isfinite
 
 import numpy as np
 
-from doppler.arrays import LARGEST, RANGE, SMALLEST, FloatArray, unbox_fields
+from doppler.base.arrays import LARGEST, RANGE, SMALLEST, FloatArray, unbox_fields
 from doppler.cost import Costs
 from doppler.errors import ConfigError
 from doppler.graph.graph import Graph

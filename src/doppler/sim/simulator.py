@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from doppler.arrays import FloatArray, IntArray
 from doppler.assignment import Assignment, check_devices
+from doppler.base.arrays import FloatArray, IntArray
 from doppler.cost import Costs
 from doppler.errors import AssignmentError, ConfigError
 from doppler.graph.graph import Graph

@@ -9,8 +9,8 @@ class TestMyExecutor(ExecutorContract):
 
 import numpy as np
 
-from doppler.arrays import IntArray
 from doppler.assignment import Assignment
+from doppler.base.arrays import IntArray
 from doppler.executor import Executor
 from doppler.graph.graph import Graph
 from doppler.programs.random_dag import random_dag

@@ -11,9 +11,9 @@ import numpy as np
 
 from doppler.graph.builder import GraphBuilder
 from doppler.graph.graph import Graph
-from doppler.placers.answer import ask
 from doppler.placers.base import Placer
-from doppler.placers.bounds import lower_bounds
+from doppler.placers.bounds.lower import lower_bounds
+from doppler.placers.solution import ask
 from doppler.programs.random_dag import random_dag
 from doppler.sim.simulator import simulate
 from doppler.topology.presets import PRESETS, preset

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from doppler.arrays import IntArray, reals
+from doppler.base.arrays import IntArray, reals
+from doppler.base.files import check_header, check_keys, parse_json, read_text, source_name, to_json
+from doppler.base.writing import write_text
 from doppler.errors import FormatError, TopologyError
-from doppler.files import check_header, check_keys, parse_json, read_text, source_name, to_json
 from doppler.topology.topology import DTYPE_CLASSES, VIA, Device, Host, Link, Topology
-from doppler.writing import write_text
 
 FORMAT, VERSION = "doppler-topology", 1
 MAX_DEVICES = 1024

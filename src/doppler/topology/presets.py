@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from doppler.arrays import unboxed
+from doppler.base.arrays import unboxed
+from doppler.base.files import STANDARD_STREAM
 from doppler.errors import TopologyError, UnknownNameError
-from doppler.files import STANDARD_STREAM
 from doppler.topology.io import MAX_DEVICES, read_topology, topology_from_document
 from doppler.topology.topology import DTYPE_CLASSES, Device, Link, Rates, Topology
 

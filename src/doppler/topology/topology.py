@@ -8,9 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from doppler.arrays import LARGEST, RANGE, SMALLEST, IntArray, frozen, reals, unbox_fields, unboxed
+from doppler.base.arrays import (
+    LARGEST,
+    RANGE,
+    SMALLEST,
+    IntArray,
+    frozen,
+    reals,
+    unbox_fields,
+    unboxed,
+)
+from doppler.base.notebook import brief, html_table, number
 from doppler.errors import TopologyError
-from doppler.notebook import brief, html_table, number
 
 DTYPE_CLASSES = ("float16", "float32", "float64")
 VIA = ("direct", "host")  # ways to move data

@@ -9,24 +9,23 @@ from pathlib import Path
 from typing import Any
 
 from doppler.assignment import Assignment, read_assignment
+from doppler.base.progress import report
+from doppler.datasets.recipe import Recipe
 from doppler.errors import ConfigError, Interrupted
 from doppler.executor import Executor
 from doppler.graph.graph import Graph
-from doppler.inference.checkpoint import shipped_bytes, shipped_policy
-from doppler.inference.config import PolicyConfig
-from doppler.placers.doppler import DopplerPlacer
-from doppler.placers.learned import LearnedPlacer
-from doppler.policies.baseline import BaselinePolicy
+from doppler.placers.learned.doppler import DopplerPlacer
+from doppler.placers.learned.rivals import LearnedPlacer
+from doppler.policies.arrays.checkpoint import shipped_bytes, shipped_policy
+from doppler.policies.arrays.config import PolicyConfig
 from doppler.policies.checkpoint import load_any, to_torch
 from doppler.policies.configs import for_devices
 from doppler.policies.kinds import Policy
-from doppler.progress import report
+from doppler.policies.rivals.base import BaselinePolicy
 from doppler.resolve import as_graph, as_topology
-from doppler.topology.topology import Topology
-from doppler.training.config import TrainConfig
-from doppler.training.manifest import Manifest, distinct
-from doppler.training.recipe import Recipe
-from doppler.training.run import (
+from doppler.runs.directory import BEST, BEST_FILES
+from doppler.runs.manifest import Manifest, distinct
+from doppler.runs.run import (
     MakeExecutor,
     Run,
     check_device,
@@ -35,7 +34,8 @@ from doppler.training.run import (
     stopping,
     warm_up,
 )
-from doppler.training.run_dir import BEST, BEST_FILES
+from doppler.topology.topology import Topology
+from doppler.training.config import TrainConfig
 from doppler.training.starting import NOTHING, PRETRAINED, policy_file, usual_start
 from doppler.training.trainer import Progress, Trainer
 

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from itertools import product
 from math import inf, isfinite
 
-from doppler.inference.checkpoint import has_shipped_policy
+from doppler.base.progress import track
 from doppler.placers.registry import make_placer
-from doppler.progress import track
+from doppler.policies.arrays.checkpoint import has_shipped_policy
+from doppler.runs.run import Run
 from doppler.sim.simulator import Simulator
 from doppler.training.exercise import Exercise
-from doppler.training.run import Run
 
 ALL_S = 12.0  # seconds that all placers have together, about
 MOST_S = 2.0  # seconds that one placer has for one exercise, at most

@@ -2,15 +2,15 @@
 
 from dataclasses import dataclass, field, replace
 
-from doppler.arrays import unbox_fields
+from doppler.base.arrays import unbox_fields
 from doppler.engine.backends.registry import BACKENDS
 from doppler.errors import ConfigError, UnknownNameError
-from doppler.inference.config import PolicyConfig
+from doppler.policies.arrays.config import PolicyConfig
 from doppler.policies.configs import AnyConfig, GdpConfig, PlacetoConfig, Seq2SeqConfig
 from doppler.scheduler.choose import FIFO, ORDER, check_strategy
+from doppler.serving.confidence import check_race
 from doppler.sim.config import SimConfig
 from doppler.sim.noise import Noise
-from doppler.training.confidence import check_race
 
 STAGES = ("imitation", "sim", "real")
 FROM_NOTHING, FROM_A_POLICY = ("imitation", "sim"), ("sim",)  # stages, where none are named

@@ -9,9 +9,9 @@ from reprlib import repr as shortened
 from types import NoneType, UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
+from doppler.base.files import parse_json, read_text
 from doppler.errors import ConfigError, DopplerError, FormatError, UnknownNameError
-from doppler.files import parse_json, read_text
-from doppler.inference.config import PolicyConfig
+from doppler.policies.arrays.config import PolicyConfig
 from doppler.policies.configs import CONFIGS, AnyConfig
 from doppler.training.config import TrainConfig
 

@@ -7,24 +7,24 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from doppler.arrays import FloatArray, IntArray
 from doppler.assignment import Assignment, assignment_for
+from doppler.base.arrays import FloatArray, IntArray
 from doppler.executor import Executor
 from doppler.graph.graph import Graph
 from doppler.mdp.instance import Instance, make_instance
 from doppler.mdp.rollout import Rollouts
 from doppler.placers.base import cores
-from doppler.placers.bounds import lower_bounds
+from doppler.placers.bounds.lower import lower_bounds
 from doppler.policies.acting import Actor
-from doppler.policies.baseline import BaselinePolicy
 from doppler.policies.dual import PolicyConfig
+from doppler.policies.rivals.base import BaselinePolicy
+from doppler.serving.measuring import Bench, Measured
+from doppler.serving.prediction import Predictor
 from doppler.sim.simulator import Simulator
 from doppler.topology.topology import Topology
 from doppler.trace import Trace
 from doppler.training.config import TrainConfig
 from doppler.training.expert import Expert, Pool
-from doppler.training.measuring import Bench, Measured
-from doppler.training.prediction import Predictor
 
 Value = TypeVar("Value")
 OUT_OF_MEMORY = 2.0  # makespans that cannot run count as so many times the worst that can

@@ -4,10 +4,10 @@ from math import inf
 
 import numpy as np
 
-from doppler.arrays import FloatArray, IntArray
+from doppler.base.arrays import FloatArray, IntArray
 from doppler.graph.graph import Graph
-from doppler.placers.improver import Improver
-from doppler.placers.search import starting_points
+from doppler.placers.search.annealing import starting_points
+from doppler.placers.search.improver import Improver
 from doppler.topology.topology import Topology
 from doppler.training.config import TrainConfig
 

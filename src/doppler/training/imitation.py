@@ -4,15 +4,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from doppler.arrays import FloatArray, IntArray
+from doppler.base.arrays import FloatArray, IntArray
 from doppler.mdp.features import early
 from doppler.mdp.rollout import Rollouts, Sampling
 from doppler.policies.acting import episode_seeds
 from doppler.policies.dual import DualPolicy, Scores
 from doppler.training.config import TrainConfig
 from doppler.training.exercise import Exercise
-from doppler.training.log_sums import log_sums
-from doppler.training.losses import place_log_probs, selected_values, tensor
+from doppler.training.gradients.log_sums import log_sums
+from doppler.training.gradients.losses import place_log_probs, selected_values, tensor
 
 
 def imitate(

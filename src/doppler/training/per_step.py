@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from doppler.arrays import FloatArray, IntArray
+from doppler.base.arrays import FloatArray, IntArray
 from doppler.mdp.episode import Episode
 from doppler.mdp.features import early
 from doppler.mdp.rollout import Rollouts, Sampling
@@ -22,7 +22,7 @@ from doppler.policies.inputs import Inputs, replicate, with_state
 from doppler.policies.plc import log_same, place_log_softmax
 from doppler.training.config import TrainConfig
 from doppler.training.exercise import Exercise
-from doppler.training.losses import chosen, entropy, tensor
+from doppler.training.gradients.losses import chosen, entropy, tensor
 from doppler.training.reinforce import advantages, choice_loss, sampling_at
 
 

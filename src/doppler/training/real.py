@@ -12,16 +12,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from doppler.arrays import FloatArray, IntArray
+from doppler.base.arrays import FloatArray, IntArray
 from doppler.mdp.rollout import GREEDY, Sampling
-from doppler.placers.search import starting_points
+from doppler.placers.search.annealing import starting_points
 from doppler.policies.acting import episode_seeds
 from doppler.policies.dual import DualPolicy, Scores
+from doppler.serving.measuring import Bench
+from doppler.serving.prediction import digest
 from doppler.training.config import RealConfig, TrainConfig
 from doppler.training.exercise import Exercise
-from doppler.training.losses import tensor
-from doppler.training.measuring import Bench
-from doppler.training.prediction import digest
+from doppler.training.gradients.losses import tensor
 from doppler.training.reinforce import CLIP, lesson_loss, policy_loss, sampling_at
 
 STAGE = 2  # of seeds

@@ -6,14 +6,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from doppler.arrays import FloatArray, IntArray
+from doppler.base.arrays import FloatArray, IntArray
 from doppler.mdp.rollout import Rollouts, Sampling
 from doppler.policies.acting import episode_seeds
 from doppler.policies.dual import DualPolicy, Scores
 from doppler.training.config import ReinforceConfig, TrainConfig
 from doppler.training.exercise import Exercise
+from doppler.training.gradients.losses import (
+    chosen,
+    entropy,
+    place_log_probs,
+    select_log_probs,
+    tensor,
+)
 from doppler.training.imitation import select_miss
-from doppler.training.losses import chosen, entropy, place_log_probs, select_log_probs, tensor
 
 IMPOSSIBLE = -30.0  # log-probability from which a choice is none for a policy
 CLIP = 3.0  # spreads of the batch beyond which an episode counts no more

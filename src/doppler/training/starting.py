@@ -3,15 +3,15 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from doppler.inference.checkpoint import (
+from doppler.placers.learned.doppler import POLICY_FILE
+from doppler.policies.arrays.checkpoint import (
     checked_metadata,
     has_shipped_policy,
     kind_of,
     shipped_policy,
 )
-from doppler.inference.config import PolicyConfig
-from doppler.inference.tensor_file import opened
-from doppler.placers.doppler import POLICY_FILE
+from doppler.policies.arrays.config import PolicyConfig
+from doppler.policies.arrays.tensor_file import opened
 from doppler.training.config import TrainConfig
 
 PRETRAINED = "pretrained"  # the policy that comes with the package

@@ -10,22 +10,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from doppler.arrays import FloatArray
 from doppler.assignment import Assignment
+from doppler.base.arrays import FloatArray
 from doppler.errors import AssignmentError, ConfigError, TrainingError
 from doppler.executor import Executor
 from doppler.graph.graph import Graph
 from doppler.placers.base import cores
-from doppler.policies.baseline import BaselinePolicy
 from doppler.policies.configs import for_devices
 from doppler.policies.kinds import Policy, make_any
+from doppler.policies.rivals.base import BaselinePolicy
 from doppler.policies.threads import one_thread
+from doppler.serving.measuring import Measured
 from doppler.topology.topology import Topology
-from doppler.training.baseline import imitate_rule, refine_baseline, reinforce_baseline
 from doppler.training.config import TrainConfig
 from doppler.training.exercise import Exercise, under
+from doppler.training.gradients.baseline import imitate_rule, refine_baseline, reinforce_baseline
 from doppler.training.imitation import imitate
-from doppler.training.measuring import Measured
 from doppler.training.per_step import reinforce_by_steps
 from doppler.training.real import refine
 from doppler.training.reinforce import between, reinforce

@@ -9,20 +9,20 @@ from typing import Any
 
 import numpy as np
 
+from doppler.base.files import parse_json, read_text
+from doppler.base.progress import track
+from doppler.base.writing import write_text
+from doppler.datasets import Problem
+from doppler.datasets.recipe import Recipe, digest_of
 from doppler.errors import DopplerError, FormatError
-from doppler.files import parse_json, read_text
-from doppler.inference.policy import from_torch
 from doppler.mdp.instance import Instance, make_instance
-from doppler.placers.bounds import ROUNDING, gap, lower_bounds
-from doppler.placers.doppler import DopplerPlacer
+from doppler.placers.bounds.lower import ROUNDING, gap, lower_bounds
+from doppler.placers.learned.doppler import DopplerPlacer
 from doppler.placers.registry import make_placer
-from doppler.placers.search import SearchConfig, search, starting_points
+from doppler.placers.search.annealing import SearchConfig, search, starting_points
+from doppler.policies.arrays.policy import from_torch
 from doppler.policies.dual import DualPolicy
-from doppler.progress import track
 from doppler.sim.simulator import Simulator
-from doppler.training.problems import Problem
-from doppler.training.recipe import Recipe, digest_of
-from doppler.writing import write_text
 
 FILE = "validation.json"
 ALL = "all"  # the row of all families together

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from doppler.arrays import FloatArray, frozen
+from doppler.base.arrays import FloatArray, frozen
 from doppler.graph.graph import Graph
 
 

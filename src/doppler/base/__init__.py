@@ -1,0 +1,1 @@
+"""What everything else stands on: arrays, text, files, progress, compiled kernels."""

@@ -1,0 +1,1 @@
+"""A topology from measurements, and how far to trust it: probe, calibrate, validate."""

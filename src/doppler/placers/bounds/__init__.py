@@ -1,0 +1,1 @@
+"""Lower bounds on makespans, and what memory allows."""

@@ -1,0 +1,254 @@
+"""Lower bounds: seconds that no assignment of a graph on a topology can go below."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from doppler.assignment import Assignment
+from doppler.base.arrays import FloatArray, rows
+from doppler.base.notebook import html_table, number
+from doppler.cost import Costs, DefaultCostModel
+from doppler.graph.graph import Graph
+from doppler.placers.bounds.memory import allowed, may_run_out, split_s
+from doppler.resolve import as_graph, as_topology
+from doppler.topology.topology import Topology
+
+MAX_LP_ROWS = 2000  # distinct vertices up to which the linear program is solved
+CUTS = 24  # points in time that windows of work may begin and end at
+# Gap up to which an answer is proven: exact solvers round durations by 2^-29 of the makespan, and
+# a path of hundreds of them adds up to less than this.
+ROUNDING = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class LowerBounds:
+    """Seconds every deterministic run of the graph takes at least, for different reasons."""
+
+    path_s: float  # the longest path, every vertex on its fastest device, nothing moved
+    work_s: float  # all work spread perfectly over all slots
+    window_s: float  # what can neither begin early nor end late, spread over all slots
+    host_s: float  # the host starts one exec after the other
+    memory_s: float = 0.0  # the best of these where devices are too small for a vertex or for all
+
+    def __repr__(self) -> str:
+        parts = ", ".join(f"{name} {number(getattr(self, name))}" for name in self.__slots__)
+        return f"<LowerBounds: best_s {number(self.best_s)} ({parts})>"
+
+    def _repr_html_(self) -> str:
+        names = ("best_s", *self.__slots__)
+        rows = ((name, number(getattr(self, name))) for name in names)
+        return html_table("LowerBounds", ("bound", "seconds"), rows, count=len(names))
+
+    @property
+    def best_s(self) -> float:
+        """The largest of them."""
+        return max(self.path_s, self.work_s, self.window_s, self.host_s, self.memory_s)
+
+
+def lower_bounds(graph: Graph | str | Path, topology: Topology | str | Path) -> LowerBounds:
+    """Lower bounds on the makespan of `graph` on `topology` under any assignment.
+
+    Each may be given as the path of its file, and the topology as the name of a preset.
+    """
+    graph, topology = as_graph(graph), as_topology(topology)
+    costs = DefaultCostModel().costs(graph, topology)
+    assigned = graph.assigned
+    if not len(assigned):
+        return LowerBounds(0.0, 0.0, 0.0, 0.0)
+    table = np.array(costs.exec_s)
+    plain = _Bounds(graph, topology, table)
+    return LowerBounds(
+        path_s=plain.path_s(),
+        work_s=plain.work_s(),
+        window_s=plain.window_s(),
+        # The last exec to be started has waited for all the others to be dispatched.
+        host_s=float(len(assigned) * topology.host.dispatch_s + plain.fastest[assigned].min()),
+        memory_s=_memory_s(graph, topology, costs, plain),
+    )
+
+
+def problem_digest(graph: Graph, topology: Topology) -> str:
+    """`sha256:…` of all that a makespan depends on: the graph, the machine and every cost."""
+    costs = DefaultCostModel().costs(graph, topology)
+    arrays = [costs.exec_s, costs.fixed_s, costs.latency_s, costs.s_per_byte, topology.route]
+    arrays += [np.array([d.memory_bytes for d in topology.devices]), graph.tensor_bytes]
+    sizes = [(d.slots for d in topology.devices), (link.lanes for link in topology.links)]
+    sha = hashlib.sha256(f"{graph.digest()} {topology.host} {[[*s] for s in sizes]}".encode())
+    for array in arrays:
+        sha.update(np.ascontiguousarray(array).tobytes() + b"\1")
+    return f"sha256:{sha.hexdigest()}"
+
+
+def proven_bound_s(graph: Graph, topology: Topology, assignment: Assignment | None = None) -> float:
+    """The best lower bound known: `lower_bounds`, or a stronger one that the assignment carries.
+
+    One that was proven for another graph, machine or costs does not count.
+    """
+    bound_s = lower_bounds(graph, topology).best_s
+    if assignment is None or assignment.bound_s <= bound_s:
+        return bound_s
+    holds = assignment.problem == problem_digest(graph, topology)
+    return assignment.bound_s if holds else bound_s
+
+
+def gap(makespan_s: float, bound_s: float) -> float:
+    """`makespan / bound - 1`: 0 is proven optimal."""
+    return makespan_s / bound_s - 1.0 if bound_s > 0 else 0.0
+
+
+def is_optimal(makespan_s: float, bound_s: float) -> bool:
+    """Whether the bound proves that no assignment is faster, up to the rounding of solvers."""
+    return makespan_s <= bound_s * (1 + ROUNDING)
+
+
+class _Bounds:
+    """Bounds that follow from a table of exec seconds; infinity is where a vertex cannot run."""
+
+    def __init__(self, graph: Graph, topology: Topology, exec_s: FloatArray) -> None:
+        """`exec_s` is (V, D)."""
+        self.assigned, self.topology = graph.assigned, topology
+        self.table = exec_s[graph.assigned]
+        self.fastest: FloatArray = exec_s.min(axis=1)
+        self.begin = _earliest_begins(graph, topology, self.fastest)
+        self.tail = _shortest_tails(graph, topology, self.fastest)
+        self.weights = _device_weights(self.table, topology)
+
+    def path_s(self) -> float:
+        """The longest path, every vertex on its fastest device, nothing moved."""
+        return float((self.begin + self.tail)[self.assigned].max() + 0.0)
+
+    def work_s(self) -> float:
+        """All work spread perfectly over all slots."""
+        return _dual_s(self.table, self.topology, self.weights)
+
+    def window_s(self) -> float:
+        """The best bound of the form: nothing of a set can begin before a, all is followed by b.
+
+        Then its work, spread over all slots, fits between: makespan ≥ a + work + b.
+        """
+        begin = self.begin[self.assigned]
+        # From the end of a vertex to the end of all.
+        after = (self.tail - self.fastest)[self.assigned]
+        best = 0.0
+        for a in _cuts(begin):
+            late = begin >= a
+            for b in _cuts(after[late]):
+                members = self.table[late & (after >= b)]
+                best = max(best, float(a + b) + _dual_s(members, self.topology, self.weights))
+        return best
+
+
+def _memory_s(graph: Graph, topology: Topology, costs: Costs, plain: _Bounds) -> float:
+    """The best bound that memory gives: see `bounds.memory`; 0 where it gives none."""
+    if not may_run_out(graph, topology):
+        return 0.0
+    found, best = plain, 0.0
+    fits = allowed(graph, topology)
+    if not fits.all():
+        found = _Bounds(graph, topology, np.where(fits, costs.exec_s, np.inf))
+        best = max(found.path_s(), found.work_s(), found.window_s())
+    moved_s = split_s(graph, topology, costs, found.begin, found.tail, found.fastest)
+    return max(best, moved_s)
+
+
+def _earliest_begins(graph: Graph, topology: Topology, fastest_s: FloatArray) -> FloatArray:
+    """(V,) seconds before which a vertex cannot begin: all before it on the fastest devices.
+
+    Every hop costs an exec, a completion to be seen and a dispatch; nothing is moved.
+    """
+    fastest, host = fastest_s.tolist(), topology.host
+    producer, reads = graph.tensor_producer.tolist(), rows(graph.read_ptr, graph.read_tensor)
+    inputs, begin = graph.is_input.tolist(), [0.0] * graph.num_vertices
+    for v in graph.topological_order.tolist():
+        if not inputs[v]:
+            makers = [producer[t] for t in reads[v]]
+            seen = [begin[p] + fastest[p] + host.completion_s for p in makers if not inputs[p]]
+            begin[v] = max(seen, default=0.0) + host.dispatch_s
+    return np.array(begin)
+
+
+def _shortest_tails(graph: Graph, topology: Topology, fastest_s: FloatArray) -> FloatArray:
+    """(V,) seconds from the begin of a vertex to the end of everything after it, at least."""
+    fastest, host = fastest_s.tolist(), topology.host
+    readers = rows(graph.reader_ptr, graph.reader)
+    outputs = rows(graph.output_ptr, graph.output_tensor)
+    inputs, tail = graph.is_input.tolist(), [0.0] * graph.num_vertices
+    for v in reversed(graph.topological_order.tolist()):
+        if not inputs[v]:
+            after = max((tail[r] for t in outputs[v] for r in readers[t]), default=None)
+            hop = 0.0 if after is None else host.completion_s + host.dispatch_s + after
+            tail[v] = fastest[v] + hop
+    return np.array(tail)
+
+
+def _cuts(values: FloatArray) -> FloatArray:
+    """Some of the values, spread over all of them."""
+    cuts: FloatArray = np.unique(np.quantile(values, np.linspace(0, 1, CUTS), method="lower"))
+    return cuts
+
+
+def _dual_s(table: FloatArray, topology: Topology, weights: list[FloatArray]) -> float:
+    """Σ_v min_d(y_d · exec_s[v, d]) / Σ_d(y_d · slots_d), a bound for any weights y ≥ 0.
+
+    The dual of spreading work over unequal devices, and the weights need not be the best: what
+    a solver makes of them, rounded as it may be, is a bound.
+    """
+    slots = np.array([d.slots for d in topology.devices], np.float64)
+    with np.errstate(invalid="ignore"):  # 0 · ∞: a vertex that cannot run there
+        sums = [np.fmin.reduce(table * y, axis=1).sum() for y in weights]
+    return max(float(s / (y * slots).sum()) for s, y in zip(sums, weights, strict=True))
+
+
+def _device_weights(table: FloatArray, topology: Topology) -> list[FloatArray]:
+    """Weights of the devices that give good bounds: equal ones, by speed, and the best for all."""
+    weights = [np.ones(topology.num_devices)]
+    total = np.where(np.isfinite(table), table, table.min(axis=1, keepdims=True)).sum(axis=0)
+    if total.min() > 0:
+        weights.append(total.min() / total)
+    if (table != table[:, :1]).any():
+        weights += _best_weights(table, topology)
+    return weights
+
+
+def _best_weights(table: FloatArray, topology: Topology) -> list[FloatArray]:
+    """The weights with the best `_dual_s`, by linear programming; none where that is large.
+
+    They are the prices of the devices in: spread all work so that the longest load is least.
+    """
+    from scipy.optimize import linprog
+    from scipy.sparse import coo_array
+
+    kinds, count = np.unique(table, axis=0, return_counts=True)
+    if len(kinds) > MAX_LP_ROWS:
+        return []
+    size, devices = kinds.shape
+    can = np.isfinite(kinds)
+    seconds = np.where(can, kinds, 0.0)  # never used: that share is held at 0
+    amount = seconds * count[:, None] / (seconds.max() or 1.0)  # if all of a kind ran on a device
+    slots = [d.slots for d in topology.devices]
+    # Variables: the share of each kind on each device, then the longest load.
+    shares = np.arange(size * devices)
+    load = coo_array(
+        (
+            np.concatenate([amount.ravel(), -np.array(slots, np.float64)]),
+            (
+                np.concatenate([shares % devices, np.arange(devices)]),
+                np.concatenate([shares, np.full(devices, size * devices)]),
+            ),
+        )
+    )
+    whole = coo_array(
+        (np.ones(size * devices), (shares // devices, shares)), shape=(size, size * devices + 1)
+    )
+    goal = np.zeros(size * devices + 1)
+    goal[-1] = 1.0
+    limits = np.stack([np.zeros(len(goal)), np.append(np.where(can.ravel(), 1.0, 0.0), np.inf)], 1)
+    solved = linprog(
+        goal, A_ub=load, b_ub=np.zeros(devices), A_eq=whole, b_eq=np.ones(size), bounds=limits
+    )
+    if not solved.success:
+        return []
+    prices = np.maximum(-solved.ineqlin.marginals, 0.0)
+    return [prices] if prices.sum() > 0 else []

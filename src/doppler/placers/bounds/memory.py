@@ -1,0 +1,141 @@
+"""What device memory forces on every assignment of a graph.
+
+An output occupies its device from the start of its exec, a copy from the start of its transfer,
+each until its last use there has ended; what nobody reads stays. So the bytes of all tensors say
+nothing about the memory a run needs: most are freed on the way. What has to be there at the same
+time does, and two such sets are known without knowing the assignment: what one vertex reads and
+makes, on its device; and what was made before a vertex and is needed after it, somewhere.
+"""
+
+import numpy as np
+
+from doppler.base.arrays import BoolArray, FloatArray, rows
+from doppler.cost import Costs
+from doppler.graph.graph import Graph
+from doppler.topology.topology import Topology
+
+MAX_VERTICES = 2000  # up to which `split_s` looks at who comes before whom: a square table
+
+
+def memories(topology: Topology) -> FloatArray:
+    """(D,) bytes each device can hold."""
+    return np.array([device.memory_bytes for device in topology.devices], np.float64)
+
+
+def produced_bytes(graph: Graph) -> FloatArray:
+    """(T,) whole bytes of each tensor, 0 for those of inputs, which do not count."""
+    whole = np.ceil(graph.tensor_bytes)
+    return np.where(graph.is_input[graph.tensor_producer], 0.0, whole)
+
+
+def may_run_out(graph: Graph, topology: Topology) -> bool:
+    """Whether some device cannot hold all tensors at once, so that memory may matter."""
+    return bool(produced_bytes(graph).sum() > memories(topology).min())
+
+
+def working_bytes(graph: Graph) -> FloatArray:
+    """(V,) bytes on a vertex's device while it runs: all that it reads and makes."""
+    whole, size = produced_bytes(graph), graph.num_vertices
+    made = np.bincount(graph.tensor_producer, whole, minlength=size)
+    read = np.bincount(graph.edge_reader, whole[graph.edge_tensor], minlength=size)
+    total: FloatArray = np.where(graph.is_input, 0.0, made + read)
+    return total
+
+
+def runs_nowhere(graph: Graph, topology: Topology) -> int | None:
+    """A vertex whose working bytes no device holds, the largest; None if there is none."""
+    need = working_bytes(graph)
+    if not len(need) or need.max() <= memories(topology).max():
+        return None
+    return int(np.argmax(need))
+
+
+def allowed(graph: Graph, topology: Topology) -> BoolArray:
+    """(V, D) whether a vertex can run on a device: the device holds its working bytes.
+
+    One that can run nowhere is allowed everywhere: then no assignment can run, and bounds on
+    those that do may be anything.
+    """
+    fits: BoolArray = working_bytes(graph)[:, None] <= memories(topology)
+    fits[~fits.any(axis=1)] = True
+    return fits
+
+
+def split_s(
+    graph: Graph,
+    topology: Topology,
+    costs: Costs,
+    begin: FloatArray,
+    tail: FloatArray,
+    fastest: FloatArray,
+) -> float:
+    """Seconds that every run takes that has to move a tensor for lack of memory; 0 if none has to.
+
+    `begin` (V,) are seconds before which a vertex cannot begin, `tail` (V,) seconds from its begin
+    to the end of everything after it, `fastest` (V,) its exec seconds, all at least.
+
+    Take a vertex v on a device d. When it starts, these tensors are in memory: those it reads and
+    makes, on d; those made before it that nobody reads, where they were made; and those made
+    before it (by an ancestor p) that a descendant r reads, where p is or where r is, as the one is
+    kept until the transfer has ended and the other from its start. If they exceed the memory of
+    the largest device, not all are on d, so some p or some r is not on d. The path from p to v, or
+    from v to r, then leaves its device at some edge (a, b): the tensor that a makes and b reads is
+    moved, and the makespan is at least
+
+        begin[a] + fastest[a] + seen + transfer + seen + tail[b],    seen = completion + dispatch.
+
+    Which edge that is depends on the assignment: the least of them all bounds every one.
+    """
+    if topology.num_devices == 1 or graph.num_vertices > MAX_VERTICES:
+        return 0.0
+    before = _ancestors(graph)
+    crowded = np.flatnonzero(_live_bytes(graph, before) > memories(topology).max())
+    made = ~graph.is_input[graph.tensor_producer[graph.edge_tensor]]
+    tensor, b = graph.edge_tensor[made], graph.edge_reader[made]
+    a = graph.tensor_producer[tensor]
+    seen_s = topology.host.completion_s + topology.host.dispatch_s
+    move_s = 2 * seen_s + _least_transfer_s(graph, topology, costs)
+    through_s = begin[a] + fastest[a] + move_s[tensor] + tail[b]
+    best = 0.0
+    np.fill_diagonal(before, True)
+    for v in crowded.tolist():
+        up, down = before[v], before[:, v]
+        inside = (up[a] & up[b]) | (down[a] & down[b])
+        if inside.any():
+            best = max(best, float(through_s[inside].min()))
+    return best
+
+
+def _ancestors(graph: Graph) -> BoolArray:
+    """(V, V) whether the vertex of the column has to run before that of the row."""
+    before = np.zeros((graph.num_vertices, graph.num_vertices), np.bool_)
+    reads, producer = rows(graph.read_ptr, graph.read_tensor), graph.tensor_producer.tolist()
+    for v in graph.topological_order.tolist():
+        for tensor in reads[v]:
+            p = producer[tensor]
+            if not graph.is_input[p]:
+                before[v] |= before[p]
+                before[v, p] = True
+    return before
+
+
+def _live_bytes(graph: Graph, before: BoolArray) -> FloatArray:
+    """(V,) bytes that are in the memory of some device when a vertex starts."""
+    whole, live = produced_bytes(graph), working_bytes(graph)
+    readers, producer = rows(graph.reader_ptr, graph.reader), graph.tensor_producer.tolist()
+    for tensor in np.flatnonzero(whole).tolist():
+        after = readers[tensor]
+        needed = before[after].any(axis=0) if after else True
+        held = before[:, producer[tensor]] & needed
+        held[after] = False  # in their working bytes already
+        live[held] += whole[tensor]
+    return live
+
+
+def _least_transfer_s(graph: Graph, topology: Topology, costs: Costs) -> FloatArray:
+    """(T,) seconds to move each tensor over the link that is best for it."""
+    links = np.unique(topology.route[topology.route >= 0])
+    latency_s, s_per_byte = costs.latency_s[links], costs.s_per_byte[links]
+    table = latency_s[None, :] + graph.tensor_bytes[:, None] * s_per_byte[None, :]
+    least: FloatArray = costs.fixed_s + table.min(axis=1)
+    return least

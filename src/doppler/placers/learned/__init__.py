@@ -1,0 +1,1 @@
+"""Placers that use a learned policy."""

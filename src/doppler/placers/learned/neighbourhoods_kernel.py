@@ -1,0 +1,166 @@
+"""Which vertices belong together, and where some of them go by lot, compiled."""
+
+from typing import Any
+
+import numpy as np
+
+from doppler.base.arrays import BoolArray, FloatArray, IntArray
+from doppler.base.jit import njit
+from doppler.mdp.instance import Tables
+from doppler.mdp.rollout import FREE
+
+compiled: Any = njit(cache=True, nogil=True)
+AHEAD = 4  # of the vertices that wait, any of the first so many is next
+NEAR = 0.75  # probability that what goes somewhere by lot goes to a neighbour's device
+TRIES = 8  # until something changes
+UNDECIDED = -(1 << 60)
+
+
+@compiled
+def think_again(
+    t: Tables,
+    devices: IntArray,
+    orders: IntArray,
+    groups: IntArray,
+    shares: FloatArray,
+    by_lot: float,
+    seed: int,
+) -> tuple[IntArray, IntArray]:
+    """(B, n) what to force, and the order, where some of one of (E, n) assignments is placed again.
+
+    Each of (B,) shares of the vertices is what is placed again: whole (n,) groups, if there are
+    any, or vertices around one of them or a stretch of the order, by turns. Each goes somewhere by
+    lot with a probability; for the others nothing is forced but to stay in their groups.
+    """
+    np.random.seed(seed)
+    n = orders.shape[1]
+    forced, order = np.empty((len(shares), n), np.int64), np.empty((len(shares), n), np.int64)
+    for b in range(len(shares)):
+        of = np.random.randint(len(devices))
+        order[b] = orders[of]
+        for _ in range(TRIES):
+            if len(groups):
+                chosen = some(groups, shares[b])
+            elif b % 2:
+                chosen = ball(t, np.random.randint(n), int(shares[b] * n) + 1)
+            else:
+                chosen = stretch(orders[of], shares[b])
+            forced[b] = devices[of]
+            if scatter(t, forced[b], orders[of], chosen, groups, by_lot):
+                break
+    return forced, order
+
+
+@compiled
+def scatter(
+    t: Tables,
+    row: IntArray,
+    order: IntArray,
+    chosen: BoolArray,
+    groups: IntArray,
+    by_lot: float,
+) -> bool:
+    """Let the chosen go, each by lot or to be placed; whether any may now be elsewhere."""
+    n, num_devices = t.exec_s.shape
+    code, changed = np.full(n, UNDECIDED, np.int64), False
+    for v in order:
+        if chosen[v]:
+            group = groups[v] if len(groups) else v
+            if code[group] == UNDECIDED:
+                code[group] = FREE - 1 - group if len(groups) else FREE
+                if np.random.random() < by_lot:
+                    code[group] = likely_device(t, row, v, num_devices)
+            changed = changed or code[group] != row[v]
+            row[v] = code[group]
+    return changed
+
+
+@compiled
+def likely_device(t: Tables, row: IntArray, v: int, num_devices: int) -> int:
+    """Mostly the device of a vertex that v reads or is read by, where it has one."""
+    reads = t.read_ptr[v + 1] - t.read_ptr[v]
+    count = reads + t.edge_ptr[v + 1] - t.edge_ptr[v]
+    if count > 0 and np.random.random() < NEAR:
+        i = np.random.randint(count)
+        e = t.read_edge[t.read_ptr[v] + i] if i < reads else t.edge_ptr[v] + i - reads
+        device = row[t.edge_producer[e] if i < reads else t.edge_reader[e]]
+        if device >= 0:
+            return device
+    return np.random.randint(num_devices)
+
+
+@compiled
+def some(groups: IntArray, share: float) -> BoolArray:
+    """Those of some groups, each by lot, one at least."""
+    n = len(groups)
+    lots = np.random.random(n) < share
+    lots[groups[np.random.randint(n)]] = True
+    return lots[groups]
+
+
+@compiled
+def stretch(order: IntArray, share: float) -> BoolArray:
+    """Those that follow one another in an order."""
+    n = len(order)
+    length = min(int(share * n) + 1, n)
+    first = np.random.randint(n - length + 1)
+    chosen = np.zeros(n, np.bool_)
+    chosen[order[first : first + length]] = True
+    return chosen
+
+
+@compiled
+def join(t: Tables, order: IntArray, work: FloatArray, most: float) -> IntArray:
+    """(n,) group of each vertex, after both ends of every edge, in this order, are put in one.
+
+    No group gets more than `most` of the (n,) work. Its number is that of one of its vertices.
+    """
+    n = len(work)
+    parent, sums = np.arange(n), work.copy()
+    for e in order:
+        a, b = root(parent, t.edge_producer[e]), root(parent, t.edge_reader[e])
+        if a != b and sums[a] + sums[b] <= most:
+            parent[b] = a
+            sums[a] += sums[b]
+    for v in range(n):
+        parent[v] = root(parent, v)
+    return parent
+
+
+@compiled
+def root(parent: IntArray, v: int) -> int:
+    """The vertex that v's group has its number from; the way there gets shorter."""
+    while parent[v] != v:
+        parent[v] = parent[parent[v]]
+        v = parent[v]
+    return v
+
+
+@compiled
+def ball(t: Tables, first: int, size: int) -> BoolArray:
+    """(n,) whether a vertex is one of about `size` around the first, roughly the nearest."""
+    n = len(t.num_reads)
+    inside, queue = np.zeros(n, np.bool_), np.zeros(n, np.int64)
+    inside[first], queue[0] = True, first
+    at, end = 0, 1
+    while at < end < size:
+        other = at + np.random.randint(min(end - at, AHEAD))
+        queue[at], queue[other] = queue[other], queue[at]
+        v = queue[at]
+        at += 1
+        for e in range(t.edge_ptr[v], t.edge_ptr[v + 1]):
+            end = include(t.edge_reader[e], inside, queue, end)
+        for i in range(t.read_ptr[v], t.read_ptr[v + 1]):
+            end = include(t.edge_producer[t.read_edge[i]], inside, queue, end)
+    for i in range(size, end):
+        inside[queue[i]] = False
+    return inside
+
+
+@compiled
+def include(v: int, inside: BoolArray, queue: IntArray, end: int) -> int:
+    """Let a vertex wait if it is new; the end of the queue."""
+    if inside[v]:
+        return end
+    inside[v], queue[end] = True, v
+    return end + 1

@@ -1,0 +1,140 @@
+"""List scheduling as data: a rule says which vertex goes next and where; `run` follows it.
+
+Two kinds of rule cover the classical list schedulers. A `RankRule` takes ready vertices in a
+fixed order of priority; a `GreedyRule` takes the best of all pairs of a ready vertex and a
+device, which changes as devices fill up. Both work on the same `Problem` and make a `Schedule`.
+
+The schedule is a plan, not a simulation: every slot of a device is a timeline, a tensor arrives
+`transfer_s` after its producer ends whatever else is moved, and the host costs nothing.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from doppler.base.arrays import FloatArray, IntArray
+from doppler.cost import Costs
+from doppler.graph.graph import Graph
+from doppler.topology.topology import Topology
+
+MAX_GAPS = 64  # idle gaps kept per slot, the latest; so placing a vertex never scans them all
+
+
+class Problem(NamedTuple):
+    """A graph on a topology, flattened. F edges: those from vertices that are not inputs."""
+
+    num_reads: IntArray  # (V,) tensors read, those of inputs left out; -1 for inputs
+    edge_ptr: IntArray  # (V+1,) edges that leave a vertex
+    edge_tensor: IntArray  # (F,)
+    edge_reader: IntArray  # (F,)
+    read_ptr: IntArray  # (V+1,) tensors read by a vertex
+    read_tensor: IntArray  # (E,)
+    whole_bytes: FloatArray  # (T,) for the memory, in which inputs do not count
+    most_bytes: FloatArray  # (V,) a vertex adds to a device that has nothing yet it reads
+    exec_s: FloatArray  # (V, D)
+    fixed_s: FloatArray  # (T,) a transfer takes fixed_s + latency_s + tensor_bytes * s_per_byte
+    tensor_bytes: FloatArray  # (T,)
+    latency_s: FloatArray  # (D, D)
+    s_per_byte: FloatArray  # (D, D)
+    slot_ptr: IntArray  # (D+1,) slots of a device
+
+
+@dataclass(frozen=True, slots=True)
+class RankRule:
+    """Of the `window` most urgent ready vertices the one whose best score is largest.
+
+    It goes to the device of its best, that is least, score: `begin_s + bias_s`.
+    """
+
+    sequence: IntArray  # (V,) vertices, the most urgent first
+    bias_s: FloatArray  # (V, D)
+    draws: FloatArray  # (V,) in [0, 1): which of its devices with the best score; 0 = the first
+    window: int = 1
+    max_gaps: int = 0  # idle gaps per slot that vertices may be inserted into; 0 = append only
+
+
+@dataclass(frozen=True, slots=True)
+class GreedyRule:
+    """The ready vertex and device with room that have the least (value, tie, vertex, device).
+
+    The value is when the vertex begins there, plus `tie` where `by_finish`. A device has room if
+    its memory holds all that was ever put there, and this vertex's outputs and the copies it
+    needs. If no ready vertex has room anywhere, the first by (tie, vertex) goes to the device
+    that then has most room left.
+
+    A device is kept awake for the favourite of its last vertex, if that is not yet placed: others
+    begin `awake_s` after that vertex or later, unless their inputs are by then on all devices;
+    and the favourite, when ready, goes first if it can begin no later than they.
+    """
+
+    tie: FloatArray  # (V, D) seconds
+    by_finish: bool
+    memory_bytes: FloatArray  # (D,)
+    favourite: IntArray  # (V,) a reader of the vertex, or -1
+    awake_s: FloatArray  # (V,)
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """When and where a list scheduler plans each vertex."""
+
+    devices: IntArray  # (V,) -1 for inputs
+    order: IntArray  # vertices in the order they were placed
+    begin_s: FloatArray  # (V,)
+    end_s: FloatArray  # (V,)
+
+    @property
+    def makespan_s(self) -> float:
+        """When the last vertex ends."""
+        return float(self.end_s.max(initial=0.0))
+
+
+def flatten(graph: Graph, topology: Topology, costs: Costs) -> Problem:
+    """The arrays of a graph on a topology that list schedulers work on."""
+    produced = ~graph.is_input[graph.tensor_producer]  # (T,)
+    kept = produced[graph.edge_tensor]
+    tensor, reader = graph.edge_tensor[kept], graph.edge_reader[kept]
+    by_producer = np.argsort(graph.tensor_producer[tensor], kind="stable")
+    size = graph.num_vertices
+    leaving = np.bincount(graph.tensor_producer[tensor], minlength=size)
+    num_reads = np.bincount(reader, minlength=size)
+    whole = np.where(produced, np.ceil(graph.tensor_bytes), 0.0)
+    outputs = np.bincount(graph.tensor_producer, whole, minlength=size)
+    read = np.bincount(reader, whole[tensor], minlength=size)
+    local = topology.route < 0
+    return Problem(
+        num_reads=np.where(graph.is_input, -1, num_reads),
+        edge_ptr=np.concatenate([[0], np.cumsum(leaving)]),
+        edge_tensor=tensor[by_producer],
+        edge_reader=reader[by_producer],
+        read_ptr=graph.read_ptr.copy(),
+        read_tensor=graph.read_tensor.copy(),
+        whole_bytes=whole,
+        most_bytes=np.add(outputs, read, dtype=np.float64),
+        exec_s=costs.exec_s.copy(),
+        fixed_s=costs.fixed_s.copy(),
+        tensor_bytes=graph.tensor_bytes.copy(),
+        latency_s=np.where(local, 0.0, _by_pair(costs.latency_s, topology.route)),
+        s_per_byte=np.where(local, 0.0, _by_pair(costs.s_per_byte, topology.route)),
+        slot_ptr=np.cumsum([0, *(d.slots for d in topology.devices)]),
+    )
+
+
+def run(problem: Problem, rule: RankRule | GreedyRule) -> Schedule:
+    """The schedule that follows from a rule, by the compiled loops."""
+    from doppler.placers.lists.greedy_kernel import Choice, make_heaps, place_greedily
+    from doppler.placers.lists.kernel import make_queue, make_state, place_by_rank
+
+    state = make_state(problem)
+    if isinstance(rule, RankRule):
+        queue = make_queue(problem, rule.window, rule.max_gaps)
+        count = place_by_rank(problem, rule.sequence, rule.bias_s, rule.draws, state, queue)
+    else:
+        choice = Choice(rule.tie, rule.memory_bytes, rule.favourite, rule.awake_s)
+        count = place_greedily(problem, choice, rule.by_finish, state, make_heaps(problem))
+    return Schedule(state.devices, state.order[:count], state.begin_s, state.end_s)
+
+
+def _by_pair(per_link: FloatArray, route: IntArray) -> FloatArray:
+    return per_link[np.maximum(route, 0)] if len(per_link) else np.zeros(route.shape)

@@ -1,0 +1,172 @@
+"""Partitioning: from balanced parts with little between them to an assignment.
+
+A partitioner cuts the graph into parts of given weights so that little crosses between them; it
+knows nothing of time. So several cuts are made, of more or less balance and into more or fewer
+parts; the parts of each are laid onto the devices so that the links carry them well; and the
+best in simulation is kept.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from doppler.assignment import Assignment
+from doppler.base.arrays import FloatArray, IntArray
+from doppler.base.progress import track
+from doppler.cost import Costs, DefaultCostModel
+from doppler.errors import ConfigError
+from doppler.graph.graph import Graph
+from doppler.placers.base import Placer, assign
+from doppler.sim.simulator import Simulator
+from doppler.topology.topology import Topology
+
+IMBALANCES = (0.03, 0.1, 0.3)  # by how much a part may exceed its share
+TOTAL = 2**26  # what the weights add up to; partitioners compute in 32 bits
+MAX_SWAPS = 5000  # of two parts' devices that are tried for one cut
+
+
+@dataclass(frozen=True, slots=True)
+class Weighted:
+    """A graph as a partitioner sees it: A vertices to assign, what they weigh, what they share."""
+
+    vertex_weight: IntArray  # (A,) mean exec seconds, scaled
+    tensor_weight: IntArray  # (N,) mean transfer seconds, scaled, at least 1
+    tensor: IntArray  # (P,) of each pin: the tensor, in [0, N) …
+    vertex: IntArray  # (P,) … and a vertex that makes or reads it, in [0, A); makers first
+
+
+# (A,) parts from the graph, the (K,) shares of the parts, the imbalance and a seed.
+Cut = Callable[[Weighted, FloatArray, float, int], IntArray]
+
+
+def place_parts(
+    placer: Placer, graph: Graph, topology: Topology, cut: Cut, *, tries: int, seed: int
+) -> Assignment:
+    """The best assignment, in simulation, of those made from `tries` cuts of each kind."""
+    costs = DefaultCostModel().costs(graph, topology)
+    assigned, rng = graph.assigned, np.random.default_rng(seed)
+    devices = np.full(graph.num_vertices, -1)
+    if not len(assigned):
+        return assign(placer, graph, topology, devices)
+    weighted, speed = weigh(graph, topology, costs), device_speeds(graph, topology, costs)
+    fastest = np.argsort(-speed, kind="stable")
+    largest = min(topology.num_devices, len(assigned))
+    counts = [largest >> n for n in range(largest.bit_length())]
+    kinds = [
+        (k, imbalance) for k in counts for imbalance in IMBALANCES if k > 1 for _ in range(tries)
+    ]
+    found = [np.where(graph.is_input, -1, fastest[0])]
+    for k, imbalance in track(kinds, placer.name):
+        share = speed[fastest[:k]] / speed[fastest[:k]].sum()
+        devices[assigned] = cut(weighted, share, imbalance, int(rng.integers(2**31)))
+        found.append(lay_out(graph, topology, costs, devices, fastest))
+    table = np.unique(np.array(found), axis=0)
+    makespans = Simulator(topology).makespans(graph, table)
+    return assign(placer, graph, topology, table[int(np.argmin(makespans))])
+
+
+def check_tries(tries: int) -> int:
+    """The number, if it is one of tries."""
+    if tries < 1:
+        raise ConfigError(f"tries is {tries}, must be at least 1")
+    return tries
+
+
+def weigh(graph: Graph, topology: Topology, costs: Costs) -> Weighted:
+    """Vertices weighted by mean exec seconds, tensors by mean transfer seconds.
+
+    Tensors of inputs are ready everywhere and bind nothing; nor do tensors that nobody reads.
+    """
+    number = np.cumsum(~graph.is_input) - 1
+    kept = np.flatnonzero(~graph.is_input[graph.tensor_producer] & (np.diff(graph.reader_ptr) > 0))
+    new = np.full(graph.num_tensors, -1)
+    new[kept] = np.arange(len(kept))
+    edges = new[graph.edge_tensor] >= 0
+    tensor = np.concatenate([np.arange(len(kept)), new[graph.edge_tensor[edges]]])
+    vertex = np.concatenate([graph.tensor_producer[kept], graph.edge_reader[edges]])
+    transfer_s = costs.mean_transfer_s(graph, topology)[kept]
+    return Weighted(
+        vertex_weight=_whole(costs.mean_exec_s()[graph.assigned]),
+        tensor_weight=np.maximum(_whole(transfer_s), 1),
+        tensor=tensor,
+        vertex=number[vertex],
+    )
+
+
+def _whole(weights: FloatArray) -> IntArray:
+    """The weights as whole numbers that add up to about TOTAL; all alike where all are 0."""
+    total = weights.sum()
+    if total == 0:
+        weights, total = np.ones(len(weights)), max(len(weights), 1)
+    whole: IntArray = np.rint(weights / total * TOTAL).astype(np.int64)
+    return whole
+
+
+def device_speeds(graph: Graph, topology: Topology, costs: Costs) -> FloatArray:
+    """(D,) how much of the graph each device does per second, relative to the fastest."""
+    total_s = costs.exec_s.sum(axis=0)
+    slots = np.array([device.slots for device in topology.devices], np.float64)
+    if total_s.max() == 0:
+        return slots
+    speed = slots / np.maximum(total_s, total_s.max() * 1e-3)
+    relative: FloatArray = speed / speed.max()
+    return relative
+
+
+def lay_out(
+    graph: Graph, topology: Topology, costs: Costs, parts: IntArray, devices: IntArray
+) -> IntArray:
+    """(V,) a device for each vertex: part i starts on `devices[i]`, then parts trade places.
+
+    Two parts trade as long as that lowers the estimate: the longest work of a device plus the
+    seconds of all transfers, shared by all devices.
+    """
+    size, slots = topology.num_devices, np.array([d.slots for d in topology.devices])
+    assigned = graph.assigned
+    load = np.zeros((size, size))  # part × device
+    np.add.at(load, parts[assigned], costs.exec_s[assigned] / slots)
+    source, target, tensor = _traffic(graph, parts, size)
+    moves, moved, fixed = np.zeros((3, size, size))
+    np.add.at(moves, (source, target), 1.0)
+    np.add.at(moved, (source, target), graph.tensor_bytes[tensor])
+    np.add.at(fixed, (source, target), costs.fixed_s[tensor])
+    latency, slope = (
+        np.where(topology.route < 0, 0.0, np.append(column, 0.0)[topology.route])
+        for column in (costs.latency_s, costs.s_per_byte)
+    )
+
+    def estimate(on: IntArray) -> float:
+        pairs = np.ix_(on, on)
+        transfer_s = (fixed + moves * latency[pairs] + moved * slope[pairs]).sum()
+        return float(load[np.arange(size), on].max() + transfer_s / size)
+
+    on = _trade(np.array(devices), estimate)
+    return np.where(graph.is_input, -1, on[parts])
+
+
+def _traffic(graph: Graph, parts: IntArray, size: int) -> tuple[IntArray, IntArray, IntArray]:
+    """Source part, target part and tensor of every transfer: one per tensor and target."""
+    producer = graph.tensor_producer[graph.edge_tensor]
+    target = parts[graph.edge_reader]
+    remote = ~graph.is_input[producer] & (parts[producer] != target)
+    pairs = np.unique(graph.edge_tensor[remote] * size + target[remote])
+    tensor = pairs // size
+    return parts[graph.tensor_producer[tensor]], pairs % size, tensor
+
+
+def _trade(on: IntArray, estimate: Callable[[IntArray], float]) -> IntArray:
+    """Swap two entries wherever that lowers the estimate, until none does."""
+    best, left, better = estimate(on), MAX_SWAPS, True
+    pairs = [(i, j) for i in range(len(on)) for j in range(i)][:MAX_SWAPS]
+    while better and left > 0:
+        better = False
+        for i, j in pairs:
+            left -= 1
+            on[[i, j]] = on[[j, i]]
+            value = estimate(on)
+            if value < best * (1 - 1e-12):
+                best, better = value, True
+            else:
+                on[[i, j]] = on[[j, i]]
+    return on

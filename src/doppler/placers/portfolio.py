@@ -1,0 +1,217 @@
+"""Auto: a portfolio under a time budget, never worse than any of its members."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from math import inf, isfinite
+from pathlib import Path
+from time import monotonic
+
+import numpy as np
+
+from doppler.assignment import Assignment
+from doppler.base.progress import track
+from doppler.errors import ConfigError, DopplerError, Interrupted
+from doppler.graph.graph import Graph
+from doppler.placers.base import Placer, Shown, assign
+from doppler.placers.bounds.lower import ROUNDING, is_optimal, lower_bounds
+from doppler.placers.learned.doppler import DopplerPlacer
+from doppler.placers.learned.doppler import warm_up as warm_up_policy
+from doppler.placers.own import describe
+from doppler.placers.registry import make_placer
+from doppler.placers.search.annealing import INSTANT, SearchConfig, search, warm_up
+from doppler.placers.solution import Answer, Member
+from doppler.policies.arrays.checkpoint import has_shipped_policy
+from doppler.sim.simulator import Simulator
+from doppler.topology.topology import Topology
+
+SEARCH = "annealing"
+MEMORY_AWARE = ("m-etf",)  # where memory has no limit it is `etf`
+EXACT = "cp-sat"
+LEARNED_SHARE = 0.25  # of the budget, in which the policy is sampled
+INSTANT_SHARE = 0.5  # of the budget, after which no more heuristics are asked: search has the rest
+EXACT_VERTICES = 30  # up to which an exact solver often ends in seconds
+EXACT_SHARE = 0.5  # of the time left; the rest is for search
+EXACT_MOST_S = 3600.0  # however long the budget is
+
+
+class AutoPlacer(Shown):
+    """The best of the instant heuristics, of an exact solver if small, and of search from there.
+
+    With a policy, its samples come first, and search begins at the best of them where that is
+    better. Without one it takes the policy that comes with the package, if one does.
+
+    Stops early where the makespan reaches a lower bound, so that nothing can be better.
+    """
+
+    name = "auto"
+
+    def __init__(
+        self,
+        seconds: float = 10.0,
+        *,
+        evaluations: int | None = None,
+        instant: tuple[str, ...] | None = None,
+        learned: DopplerPlacer | None = None,
+    ) -> None:
+        """`instant` names heuristics to begin with; without them, all that are instant. No more of
+        them are asked once half of the time is spent and something runs.
+
+        `evaluations` bounds the search instead of seconds, so that runs repeat.
+
+        The exact solver then gets its share of `seconds` by a clock that counts its steps.
+        """
+        if not seconds > 0:
+            raise ConfigError(f"seconds is {seconds}, must be positive")
+        self.seconds, self.evaluations, self.instant = float(seconds), evaluations, instant
+        if learned is None and has_shipped_policy():
+            learned = DopplerPlacer()
+        self.learned = learned
+
+    @classmethod
+    def from_path(cls, path: str | Path, *, seconds: float | None = None) -> "AutoPlacer":
+        """One with the policy of a training run, or of a checkpoint, in its portfolio."""
+        learned = DopplerPlacer.from_path(path)
+        return cls(seconds, learned=learned) if seconds else cls(learned=learned)
+
+    @classmethod
+    def with_budget(cls, seconds: float) -> "AutoPlacer":
+        """One that takes at most so many seconds."""
+        return cls(seconds)
+
+    def place(self, graph: Graph, topology: Topology, *, seed: int = 0) -> Assignment:
+        """The best assignment any member finds."""
+        return self.answer(graph, topology, seed=seed).assignment
+
+    def answer(self, graph: Graph, topology: Topology, *, seed: int = 0) -> Answer:
+        """The best assignment, who found it, and the best lower bound."""
+        warm_up()
+        if self.learned is not None:
+            warm_up_policy()
+        end = monotonic() + self.seconds
+        portfolio = _Portfolio(graph, topology, seed)
+        try:
+            self._run(portfolio, end)
+        except (KeyboardInterrupt, Interrupted):
+            if not portfolio.found:
+                raise
+            portfolio.interrupted = True
+        best = portfolio.best()
+        winner = best.assignment
+        return Answer(
+            assign(self, graph, topology, winner.devices, order=winner.order),
+            won=best.member.name,
+            bound_s=portfolio.bound_s,
+            interrupted=portfolio.interrupted,
+            members=tuple(portfolio.members),
+        )
+
+    def _run(self, portfolio: "_Portfolio", end: float) -> None:
+        """Let the members find what they can until then, or until nothing can be better."""
+        repeatable = self.evaluations is not None
+        if self.learned is not None:
+            budget_s = None if repeatable else LEARNED_SHARE * self.seconds
+            portfolio.ask(self.learned.within(budget_s))
+        instant = _instant(portfolio.topology) if self.instant is None else self.instant
+        enough = end - (1 - INSTANT_SHARE) * self.seconds
+        for name in track(instant, "heuristics"):
+            if monotonic() > enough and portfolio.found_one() and not repeatable:
+                break
+            portfolio.ask(make_placer(name))
+        if not portfolio.found:
+            raise DopplerError(
+                "no placer found an assignment", hint=portfolio.members[0].error or None
+            )
+        left = self.seconds if repeatable else end - monotonic()
+        if left > 0 and portfolio.is_small() and not portfolio.is_done():
+            portfolio.solve(min(EXACT_SHARE * left, EXACT_MOST_S), repeatable=repeatable)
+        left = end - monotonic()
+        if (left > 0 or repeatable) and not portfolio.is_done():
+            portfolio.search(max(left, 1e-3), self.evaluations)
+
+
+def _instant(topology: Topology) -> tuple[str, ...]:
+    """The heuristics to begin with."""
+    limited = any(isfinite(device.memory_bytes) for device in topology.devices)
+    return (*MEMORY_AWARE, *INSTANT) if limited else INSTANT
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """An assignment and what its member came to."""
+
+    member: Member
+    assignment: Assignment
+
+
+class _Portfolio:
+    """What the members have found so far, and what is proven."""
+
+    def __init__(self, graph: Graph, topology: Topology, seed: int) -> None:
+        self.graph, self.topology, self.seed = graph, topology, seed
+        self.bound_s, self.interrupted = lower_bounds(graph, topology).best_s, False
+        self.members: list[Member] = []
+        self.found: list[_Found] = []
+        self._simulator = Simulator(topology)
+
+    def best(self) -> _Found:
+        """The first of the fastest."""
+        return min(self.found, key=lambda found: found.member.makespan_s)
+
+    def found_one(self) -> bool:
+        """Whether there is something to go on with: an assignment that runs."""
+        return bool(self.found) and isfinite(self.best().member.makespan_s)
+
+    def is_done(self) -> bool:
+        """Whether there is no use in going on."""
+        return self.interrupted or is_optimal(self.best().member.makespan_s, self.bound_s)
+
+    def is_small(self) -> bool:
+        """Whether an exact solver is there and may come to an end."""
+        return len(self.graph.assigned) <= EXACT_VERTICES and find_spec("ortools") is not None
+
+    def ask(self, placer: Placer) -> None:
+        """Add what a placer makes of the graph."""
+        with self._member(placer.name) as began:
+            assignment = placer.place(self.graph, self.topology, seed=self.seed)
+            self._add(placer.name, assignment, began)
+
+    def solve(self, seconds: float, *, repeatable: bool) -> None:
+        """Add what the exact solver finds, and take over its bound."""
+        from doppler.placers.exact.placer import ExactPlacer
+
+        with self._member(EXACT) as began:
+            solver, first = ExactPlacer(seconds, repeatable=repeatable), self.best().assignment
+            answer = solver.answer(self.graph, self.topology, seed=self.seed, first=first)
+            self.bound_s = max(self.bound_s, answer.bound_s)
+            self.interrupted = answer.interrupted
+            self._add(EXACT, answer.assignment, began)
+
+    def search(self, seconds: float, evaluations: int | None) -> None:
+        """Add what search finds from the best so far."""
+        began = monotonic()
+        ranked = sorted(self.found, key=lambda found: found.member.makespan_s)
+        starts = [np.array(found.assignment.devices) for found in ranked]
+        enough_s = self.bound_s * (1 + ROUNDING)
+        config = SearchConfig(seconds=seconds, evaluations=evaluations, enough_s=enough_s)
+        result = search(self.graph, self.topology, starts, config, seed=self.seed)
+        self._add(SEARCH, Assignment(result.devices), began)
+
+    @contextmanager
+    def _member(self, name: str) -> Iterator[float]:
+        """When a member began; if it fails, that is noted, and the others go on."""
+        began = monotonic()
+        try:
+            yield began
+        except MemoryError:
+            raise
+        except Exception as error:
+            what = str(error) if isinstance(error, DopplerError) else describe(error)
+            self.members.append(Member(name, inf, monotonic() - began, what))
+
+    def _add(self, name: str, assignment: Assignment, began: float) -> None:
+        makespan_s = float(self._simulator.makespans(self.graph, [assignment], seed=self.seed)[0])
+        member = Member(name, makespan_s, monotonic() - began)
+        self.members.append(member)
+        self.found.append(_Found(member, assignment))

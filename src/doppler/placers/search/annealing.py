@@ -1,0 +1,263 @@
+"""Search on the simulator: annealing and local search over assignments, on all cores."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cache
+from math import inf
+from operator import index
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from doppler.assignment import Assignment
+from doppler.base.arrays import IntArray, unbox_fields
+from doppler.base.progress import report
+from doppler.errors import ConfigError, Interrupted, MissingExtraError
+from doppler.graph.graph import Graph
+from doppler.placers.base import Shown, assign, cores, pair
+from doppler.placers.registry import make_placer
+from doppler.placers.search.improver import make_chain, make_neighbourhood
+from doppler.sim.config import SimConfig
+from doppler.sim.simulator import Simulator
+from doppler.topology.topology import Topology
+
+if TYPE_CHECKING:
+    from doppler.placers.search.kernel import Chain
+
+SLICE_S = 0.1  # between looks at the clock
+INSTANT = (  # the quickest first: a portfolio may stop on the way
+    "single",
+    "round-robin",
+    "max-min",
+    "min-min",
+    "peft",
+    "heft",
+    "cpop",
+    "etf",
+    "m-sct",
+    "enumerative",
+    "metis",
+    "critical-path",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchConfig:
+    """How long and how to search."""
+
+    seconds: float = 10.0
+    evaluations: int | None = None  # instead of seconds: simulations in all
+    chains: int | None = None  # searches side by side; one per core if None
+    enough_s: float = 0.0  # stop at this cost: a lower bound, say
+    hot: float = 2e-3  # temperature at the beginning, as a share of the makespan; 0: only improve
+    cold: float = 1e-4  # and at the end
+    restarts: int = 1  # times the temperature falls within the budget
+    draws: int = 1  # of the noise: the objective is the mean makespan over them
+    quantile: float | None = None  # of the makespans over the draws, instead of their mean
+    sim: SimConfig = field(default_factory=SimConfig)
+
+    def __post_init__(self) -> None:
+        unbox_fields(self)
+        if not self.seconds > 0 or (self.evaluations is not None and self.evaluations < 1):
+            raise ConfigError("the budget must be positive")
+        chains = 1 if self.chains is None else self.chains
+        if min(chains, self.restarts, self.draws) < 1:
+            raise ConfigError("chains, restarts and draws must be at least 1")
+        if self.hot < 0 or self.cold <= 0:
+            raise ConfigError("hot must not be negative, cold must be positive")
+        if self.quantile is not None and not 0 <= self.quantile <= 1:
+            raise ConfigError(f"quantile is {self.quantile}, must be between 0 and 1")
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """What a search found."""
+
+    devices: IntArray  # (V,)
+    cost_s: float  # of the objective
+    evaluations: int  # simulations it took
+    history: list[tuple[float, int, float]]  # (seconds, evaluations, best cost) as it improved
+
+
+class AnnealingPlacer(Shown):
+    """Simulated annealing from the best heuristic, with moves of vertices, chains and meta-ops.
+
+    Moves: a vertex to another device, mostly that of a vertex nearby; two vertices, or two shards
+    of one meta-op, exchanged; a walk along the dataflow put on one device; two devices exchanged
+    within a meta-op, or over a stretch of the topological order. Each is simulated and accepted
+    by Metropolis' rule. The best assignment seen is returned, also on Ctrl-C.
+    """
+
+    name = "annealing"
+    hot = SearchConfig().hot
+
+    def __init__(self, config: SearchConfig | None = None) -> None:
+        self.config = config or SearchConfig(hot=self.hot)
+
+    @classmethod
+    def with_budget(cls, seconds: float) -> "AnnealingPlacer":
+        """One that searches for so many seconds."""
+        return cls(SearchConfig(seconds=seconds, hot=cls.hot))
+
+    def place(self, graph: Graph, topology: Topology, *, seed: int = 0) -> Assignment:
+        """The best assignment found within the budget."""
+        warm_up()
+        starts = starting_points(graph, topology, seed)
+        result = search(graph, topology, starts, self.config, seed=seed)
+        return assign(self, graph, topology, result.devices)
+
+
+class LocalSearchPlacer(AnnealingPlacer):
+    """Local search from the best heuristics: moves that do not make it worse, with restarts."""
+
+    name = "local-search"
+    hot = 0.0
+
+
+def starting_points(graph: Graph, topology: Topology, seed: int) -> list[IntArray]:
+    """(V,) assignments of the instant heuristics, to search from; of those that are installed."""
+    found = []
+    for name in INSTANT:
+        try:
+            found.append(make_placer(name).place(graph, topology, seed=seed).devices)
+        except MissingExtraError:
+            continue
+    return found
+
+
+def search(
+    graph: Graph,
+    topology: Topology,
+    starts: list[IntArray],
+    config: SearchConfig,
+    *,
+    seed: int = 0,
+) -> SearchResult:
+    """The best assignment found from (V,) `starts` within the budget; the best so far on Ctrl-C."""
+    if not len(graph.assigned) or topology.num_devices == 1:
+        devices = np.where(graph.is_input, -1, 0)
+        cost = float(Simulator(topology, config.sim).makespans(graph, devices[None])[0])
+        return SearchResult(devices, cost, 1, [])
+    return _Search(graph, topology, starts, config, seed).run()
+
+
+@cache
+def warm_up() -> None:
+    """Compile heuristics and search, or load them from the cache, so that no budget pays for it."""
+    graph, topology = pair()
+    starts = starting_points(graph, topology, 0)
+    search(graph, topology, starts, SearchConfig(evaluations=len(starts) + 2, chains=1))
+
+
+class _Search:
+    """Chains of moves side by side, looked at now and then."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        topology: Topology,
+        starts: list[IntArray],
+        config: SearchConfig,
+        seed: int,
+    ) -> None:
+        from doppler.sim.kernel import make_scratch
+
+        seed = index(seed)  # a plain int: the kernel is compiled for it
+        self.config, self.seed = config, seed
+        simulator = Simulator(topology, config.sim)
+        self.problem = simulator.problem(graph, range(seed, seed + config.draws))
+        self.priority = simulator.priority(graph, seed)
+        self.neighbourhood = make_neighbourhood(graph)
+        self.quantile = -1.0 if config.quantile is None else config.quantile
+        count = config.chains or len(cores()) or 1
+        self.scratches = [make_scratch(self.problem) for _ in range(count)]
+        ranked = sorted((self._chain(start) for start in starts), key=lambda c: float(c.cost[0]))
+        self.chains = [self._copy(ranked[i % len(ranked)]) for i in range(count)]
+        self.evaluations = len(starts) * config.draws
+        self.history: list[tuple[float, int, float]] = []
+
+    def run(self) -> SearchResult:
+        """Anneal until the budget is spent, the cost low enough, or Ctrl-C."""
+        from doppler.placers.search.kernel import INFEASIBLE
+
+        began = monotonic()
+        best = self._copy(min(self.chains, key=lambda c: float(c.cost[1])))
+        try:
+            for number, (share, steps) in enumerate(self._slices(began)):
+                if best.cost[1] <= self.config.enough_s:
+                    break
+                self._advance(number, share, steps)
+                leader = min(self.chains, key=lambda c: float(c.cost[1]))
+                if leader.cost[1] < best.cost[1]:
+                    best = self._copy(leader)
+                self._note(began, float(best.cost[1]))
+        except (KeyboardInterrupt, Interrupted):
+            pass  # anytime: the best so far is the answer
+        cost = float(best.cost[1]) if best.cost[1] < INFEASIBLE else inf
+        return SearchResult(best.best[0].copy(), cost, self.evaluations, self.history)
+
+    def _slices(self, began: float) -> Iterator[tuple[float, int]]:
+        """(share of the budget spent, moves to try next) until it is spent.
+
+        By seconds, slices adapt to the clock; by evaluations they do not, so that runs repeat.
+        """
+        config, steps = self.config, 64
+        per_step = len(self.chains) * config.draws
+        while True:
+            spent = monotonic() - began
+            if config.evaluations is None:
+                share = spent / config.seconds
+            else:
+                share = self.evaluations / config.evaluations
+                left = config.evaluations - self.evaluations
+                steps = max(min(left, config.evaluations // 50) // per_step, 1)
+            report("searching", int(1000 * min(share, 1.0)), 1000)
+            if share >= 1.0:
+                return
+            yield share, steps
+            took = monotonic() - began - spent
+            steps = int(min(max(steps * SLICE_S / max(took, 1e-6), 16), 4 * steps))
+
+    def _advance(self, number: int, share: float, steps: int) -> None:
+        """Let every chain try some moves, at the temperature of this share of the budget."""
+        from doppler.placers.search.kernel import improve
+
+        config = self.config
+        phase = share * config.restarts % 1.0
+        hot = config.hot * (config.cold / config.hot) ** phase if config.hot else 0.0
+        if phase < 0.02 and share > 0.02:
+            self._gather()
+
+        def work(i: int) -> None:
+            seed = (self.seed * 1_000_003 + number * 1009 + i) % 2**32
+            improve(
+                *(self.problem, self.neighbourhood, self.chains[i], self.priority),
+                *(self.scratches[i], seed, steps, hot, hot or config.cold, self.quantile),
+            )
+
+        with ThreadPoolExecutor(len(self.chains)) as pool:
+            list(pool.map(work, range(len(self.chains))))
+        self.evaluations += steps * len(self.chains) * config.draws
+
+    def _gather(self) -> None:
+        """Begin again at the best: every chain goes on from there."""
+        leader = min(self.chains, key=lambda c: float(c.cost[1]))
+        for chain in self.chains:
+            chain.devices[:] = leader.best
+            chain.best[:] = leader.best
+            chain.cost[:] = leader.cost[1]
+
+    def _note(self, began: float, cost: float) -> None:
+        if not self.history or cost < self.history[-1][2]:
+            self.history.append((monotonic() - began, self.evaluations, cost))
+
+    def _chain(self, devices: IntArray) -> "Chain":
+        scratch = self.scratches[0]
+        return make_chain(self.problem, self.priority, scratch, devices, self.quantile)
+
+    @staticmethod
+    def _copy(chain: "Chain") -> "Chain":
+        arrays: Any = (array.copy() for array in chain)
+        return type(chain)(*arrays)

@@ -1,0 +1,98 @@
+"""A biased random-key genetic algorithm, the family that REGAL (Paliwal et al. 2019) tunes."""
+
+from dataclasses import dataclass
+from time import monotonic
+
+import numpy as np
+
+from doppler.assignment import Assignment
+from doppler.base.arrays import FloatArray, IntArray, unbox_fields
+from doppler.base.progress import report
+from doppler.errors import ConfigError, Interrupted
+from doppler.graph.graph import Graph
+from doppler.placers.base import Shown, assign
+from doppler.placers.search.annealing import starting_points
+from doppler.sim.simulator import Simulator
+from doppler.topology.topology import Topology
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeneticConfig:
+    """Size and habits of the population."""
+
+    seconds: float = 10.0
+    generations: int | None = None  # instead of seconds
+    population: int = 128
+    elite: float = 0.15  # share that lives on unchanged
+    mutants: float = 0.1  # share that is made anew at random
+    inherit: float = 0.7  # chance that a key comes from the elite parent
+
+    def __post_init__(self) -> None:
+        unbox_fields(self)
+        if not self.seconds > 0 or self.population < 8 or (self.generations or 1) < 1:
+            raise ConfigError("the budget must be positive and the population at least 8")
+        if self.elite <= 0 or self.mutants < 0 or self.elite + self.mutants >= 1:
+            raise ConfigError("elite and mutants must leave room for children")
+
+
+class GeneticPlacer(Shown):
+    """A biased random-key genetic algorithm on the simulator, seeded with the heuristics.
+
+    An individual holds a key for every vertex and device; a vertex goes to the device with its
+    largest key. Each generation keeps its elite, adds random mutants, and fills up with children
+    that take each vertex's keys from an elite parent more often than from another.
+    """
+
+    name = "genetic"
+
+    def __init__(self, config: GeneticConfig | None = None) -> None:
+        self.config = config or GeneticConfig()
+
+    @classmethod
+    def with_budget(cls, seconds: float) -> "GeneticPlacer":
+        """One that breeds for so many seconds."""
+        return cls(GeneticConfig(seconds=seconds))
+
+    def place(self, graph: Graph, topology: Topology, *, seed: int = 0) -> Assignment:
+        """The best assignment of any generation; the best so far on Ctrl-C."""
+        config, rng = self.config, np.random.default_rng(seed)
+        simulator, size = Simulator(topology), topology.num_devices
+        began = monotonic()
+        starts = starting_points(graph, topology, seed)
+        keys = rng.random((config.population, graph.num_vertices, size))
+        for row, devices in zip(keys, starts, strict=False):
+            row[np.arange(len(row)), np.maximum(devices, 0)] += 1.0
+        best, best_s, generation = starts[0], np.inf, 0
+        try:
+            while True:
+                devices = np.where(graph.is_input, -1, keys.argmax(axis=2))
+                costs = simulator.makespans(graph, devices, seed=seed)
+                leader = int(np.argmin(costs))
+                if costs[leader] < best_s:
+                    best, best_s = devices[leader], costs[leader]
+                generation += 1
+                share = (monotonic() - began) / config.seconds
+                if config.generations is not None:
+                    share = generation / config.generations
+                report("breeding", int(1000 * min(share, 1.0)), 1000)
+                if share >= 1.0 or size == 1 or not len(graph.assigned):
+                    break
+                keys = _next_generation(keys, costs, config, rng)
+        except (KeyboardInterrupt, Interrupted):
+            pass  # anytime: the best so far is the answer
+        return assign(self, graph, topology, best)
+
+
+def _next_generation(
+    keys: FloatArray, costs: FloatArray, config: GeneticConfig, rng: np.random.Generator
+) -> FloatArray:
+    """Elite, mutants, and children of one elite and one other parent each."""
+    count = len(keys)
+    order: IntArray = np.argsort(costs, kind="stable")
+    elite, mutants = max(1, round(config.elite * count)), round(config.mutants * count)
+    children = count - elite - mutants
+    first = keys[order[rng.integers(elite, size=children)]]
+    second = keys[order[rng.integers(elite, count, size=children)]]
+    from_first = rng.random(first.shape[:2]) < config.inherit
+    born = np.where(from_first[:, :, None], first, second)
+    return np.concatenate([keys[order[:elite]], rng.random((mutants, *keys.shape[1:])), born])

@@ -1,0 +1,120 @@
+"""Improver: short searches from given assignments, on the compiled simulator."""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from doppler.assignment import check_devices
+from doppler.base.arrays import FloatArray, IntArray, csr
+from doppler.graph.graph import Graph
+from doppler.sim.config import SimConfig
+from doppler.sim.simulator import Simulator
+from doppler.topology.topology import Topology
+
+if TYPE_CHECKING:
+    from doppler.placers.search.kernel import Chain, Neighbourhood
+    from doppler.sim.kernel import Problem, Scratch
+
+
+class Improver:
+    """Improves assignments of one graph by annealed local moves.
+
+    Costs are makespans, or their means over so many draws of the noise.
+    """
+
+    def __init__(
+        self, graph: Graph, topology: Topology, sim: SimConfig, *, draws: int = 1, seed: int = 0
+    ) -> None:
+        self.graph = graph
+        simulator = Simulator(topology, sim)
+        self.problem = simulator.problem(graph, range(seed, seed + draws))
+        self.priority = simulator.priority(graph, seed)
+        self.neighbourhood = make_neighbourhood(graph)
+
+    def costs_s(self, devices: IntArray) -> FloatArray:
+        """(K,) costs of (K, V) assignments; infinity where memory never suffices."""
+        return self.improve(devices, 0, hot=0.0, cold=1.0, seed=0)[1]
+
+    def improve(
+        self,
+        devices: IntArray,
+        moves: int,
+        *,
+        hot: float,
+        cold: float,
+        seed: int,
+        threads: int = 1,
+        closely: bool = False,
+    ) -> tuple[IntArray, FloatArray]:
+        """(K, V) the best seen in so many moves from each of (K, V), and their (K,) costs.
+
+        Most moves of an annealing neither help nor harm. `closely` undoes those: what differs from
+        where it began then matters.
+        """
+        from doppler.placers.search.kernel import INFEASIBLE, improve, undo
+        from doppler.sim.kernel import make_scratch
+
+        for row in devices:
+            check_devices(self.graph, len(self.problem.memory_bytes), row)
+        best, costs_s = devices.copy(), np.zeros(len(devices))
+
+        def work(i: int) -> None:
+            scratch = make_scratch(self.problem)
+            chain = make_chain(self.problem, self.priority, scratch, devices[i])
+            improve(
+                *(self.problem, self.neighbourhood, chain, self.priority, scratch),
+                *((seed + 7919 * i) % 2**32, moves, hot, cold, -1.0),
+            )
+            if closely:
+                undo(*(self.problem, self.neighbourhood, chain, self.priority, scratch), devices[i])
+            best[i], costs_s[i] = chain.best[0], chain.cost[1]
+
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(work, range(len(devices))))
+        return best, np.where(costs_s < INFEASIBLE, costs_s, np.inf)
+
+
+def make_chain(
+    problem: "Problem",
+    priority: FloatArray,
+    scratch: "Scratch",
+    devices: IntArray,
+    quantile: float = -1.0,
+) -> "Chain":
+    """A chain of moves that begins at (V,) devices; its costs are as in `evaluate`."""
+    from doppler.placers.search.kernel import Chain, evaluate
+
+    size = len(devices)
+    chain = Chain(
+        devices=np.array(devices, np.int64).reshape(1, -1),
+        best=np.array(devices, np.int64).reshape(1, -1),
+        cost=np.zeros(2),
+        log_vertex=np.zeros(size, np.int64),
+        log_device=np.zeros(size, np.int64),
+        makespan=np.zeros(1),
+        costs=np.zeros(len(problem.exec_s)),
+    )
+    chain.cost[:] = evaluate(problem, chain, priority, scratch, quantile, np.inf)
+    return chain
+
+
+def make_neighbourhood(graph: Graph) -> "Neighbourhood":
+    """What moves are made of: the dataflow between assigned vertices, and meta-ops."""
+    from doppler.placers.search.kernel import Neighbourhood
+
+    producer = graph.tensor_producer[graph.edge_tensor]
+    between = ~graph.is_input[producer]
+    a, b = producer[between], graph.edge_reader[between]
+    size = graph.num_vertices
+    next_ptr, following = csr(np.concatenate([a, b]), np.concatenate([b, a]), size)
+    numbers: dict[tuple[str, str], int] = {}
+    group_of = np.full(size, -1, np.int64)
+    for v in graph.assigned.tolist():
+        if graph.meta_ops[v]:
+            key = (graph.meta_ops[v], graph.roles[v])
+            group_of[v] = numbers.setdefault(key, len(numbers))
+    members = np.flatnonzero(group_of >= 0)
+    group_ptr, group = csr(group_of[members], members, len(numbers))
+    movable = graph.topological_order[~graph.is_input[graph.topological_order]]
+    return Neighbourhood(movable, group_ptr, group, group_of, next_ptr, following)

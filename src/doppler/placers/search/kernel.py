@@ -1,0 +1,199 @@
+"""The inner loop of search: moves on one assignment, each simulated, accepted or undone."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from doppler.base.arrays import FloatArray, IntArray
+from doppler.base.jit import njit
+from doppler.sim.kernel import UNFINISHED, Problem, Scratch, run_batch
+
+compiled: Any = njit(cache=True, nogil=True)
+NEAR = 0.75  # probability that the device to move to is that of a vertex nearby
+WALK = 8  # vertices that are moved along the dataflow at once, at most
+INFEASIBLE = 1e290  # for each task that never starts for lack of memory: any other cost is less
+
+
+class Neighbourhood(NamedTuple):
+    """What moves are made of."""
+
+    movable: IntArray  # (M,) vertices that get a device, in topological order
+    group_ptr: IntArray  # (G+1,) CSR of vertices that were one operation: shards of a meta-op
+    group: IntArray
+    group_of: IntArray  # (V,) group of each vertex, -1 if it has none
+    next_ptr: IntArray  # (V+1,) CSR: assigned vertices that a vertex feeds or is fed by
+    next: IntArray
+
+
+class Chain(NamedTuple):
+    """The state of one search: kept from call to call."""
+
+    devices: IntArray  # (1, V) where it is
+    best: IntArray  # (1, V) the best it has seen
+    cost: FloatArray  # (2,) of where it is, and of the best
+    log_vertex: IntArray  # (V,) vertices changed by the move being tried
+    log_device: IntArray  # (V,) where they were
+    makespan: FloatArray  # (1,)
+    costs: FloatArray  # (S,) makespans under each draw of the noise
+
+
+@compiled
+def improve(
+    p: Problem,
+    n: Neighbourhood,
+    c: Chain,
+    priority: FloatArray,
+    s: Scratch,
+    seed: int,
+    steps: int,
+    hot: float,
+    cold: float,
+    quantile: float,
+) -> None:
+    """Try `steps` moves, at a temperature that falls from `hot` to `cold` (shares of the cost)."""
+    np.random.seed(seed)
+    num_devices = len(p.memory_bytes)
+    for step in range(steps):
+        temperature = hot * (cold / hot) ** (step / steps) if hot > 0.0 else 0.0
+        count = propose(n, c, num_devices)
+        if count == 0:
+            continue
+        # Metropolis' rule, the lot drawn first: so a simulation need go no further than this.
+        limit = c.cost[0]
+        if temperature > 0.0:
+            limit -= np.log(1.0 - np.random.random()) * temperature * c.cost[1]
+        cost = evaluate(p, c, priority, s, quantile, limit)
+        if cost <= limit:
+            c.cost[0] = cost
+            if cost < c.cost[1]:
+                c.cost[1] = cost
+                c.best[:] = c.devices
+        else:
+            for i in range(count - 1, -1, -1):
+                c.devices[0, c.log_vertex[i]] = c.log_device[i]
+
+
+@compiled
+def undo(
+    p: Problem, n: Neighbourhood, c: Chain, priority: FloatArray, s: Scratch, home: IntArray
+) -> None:
+    """Go to the best seen, then move vertices back to (V,) `home` where that costs nothing."""
+    c.devices[:] = c.best
+    for v in n.movable:
+        device = c.devices[0, v]
+        if device != home[v]:
+            c.devices[0, v] = home[v]
+            cost = evaluate(p, c, priority, s, -1.0, c.cost[1])
+            if cost <= c.cost[1]:
+                c.cost[1] = cost
+            else:
+                c.devices[0, v] = device
+    c.best[:] = c.devices
+    c.cost[0] = c.cost[1]
+
+
+@compiled
+def evaluate(
+    p: Problem, c: Chain, priority: FloatArray, s: Scratch, quantile: float, limit: float
+) -> float:
+    """The cost of where a chain is: its makespan, or the mean or a quantile over the draws.
+
+    If that is above `limit` it may be any number above it that is not more. Where it runs out of
+    memory, the fewer tasks are left the better: so search finds its way.
+    """
+    draws = len(p.exec_s)
+    for draw in range(draws):
+        run_batch(p, draw, c.devices, priority, s, c.makespan, limit if draws == 1 else np.inf)
+        c.costs[draw] = c.makespan[0]
+        if c.costs[draw] == np.inf:
+            c.costs[draw] = INFEASIBLE * s.counters[UNFINISHED]
+    if draws == 1:
+        return c.costs[0]
+    if quantile < 0.0:
+        return c.costs.mean()
+    c.costs.sort()
+    return c.costs[min(int(quantile * draws), draws - 1)]
+
+
+@compiled
+def propose(n: Neighbourhood, c: Chain, num_devices: int) -> int:
+    """Make a random move; the number of vertices it changed is logged."""
+    if num_devices < 2:
+        return 0
+    v = n.movable[np.random.randint(len(n.movable))]
+    kind = np.random.randint(16)
+    if kind < 6:  # one vertex to another device
+        return put(c, 0, v, likely_device(n, c, v, num_devices))
+    if kind < 10:  # two vertices exchange their devices
+        w = n.movable[np.random.randint(len(n.movable))]
+        if n.group_of[v] >= 0 and kind < 8:
+            w = random_member(n, n.group_of[v])
+        old = c.devices[0, v]
+        count = put(c, 0, v, c.devices[0, w])
+        return put(c, count, w, old)
+    if kind < 14:  # a walk along the dataflow to one device
+        device, count = likely_device(n, c, v, num_devices), 0
+        for _ in range(np.random.randint(2, WALK)):
+            count = put(c, count, v, device)
+            w = random_neighbour(n, v)
+            if w == v:
+                break
+            v = w
+        return count
+    a, b = np.random.randint(num_devices), np.random.randint(num_devices)
+    if kind < 15:  # two devices are exchanged among the shards of a meta-op
+        group = n.group_of[v]
+        first, last = (n.group_ptr[group], n.group_ptr[group + 1]) if group >= 0 else (0, 0)
+        return exchange(c, n.group[first:last], a, b)
+    # and over a stretch of the topological order, of any length
+    length = int(2.0 * (len(n.movable) / 2.0) ** np.random.random())
+    first = np.random.randint(max(len(n.movable) - length, 0) + 1)
+    return exchange(c, n.movable[first : first + length], a, b)
+
+
+@compiled
+def likely_device(n: Neighbourhood, c: Chain, v: int, num_devices: int) -> int:
+    """Mostly the device of a vertex one or two steps from v: fewer tensors are moved then."""
+    if np.random.random() >= NEAR:
+        return np.random.randint(num_devices)
+    w = random_neighbour(n, v)
+    if np.random.randint(2):
+        w = random_neighbour(n, w)
+    return c.devices[0, w]
+
+
+@compiled
+def random_neighbour(n: Neighbourhood, v: int) -> int:
+    """A vertex that v feeds or is fed by; v itself if there is none."""
+    size = n.next_ptr[v + 1] - n.next_ptr[v]
+    return n.next[n.next_ptr[v] + np.random.randint(size)] if size else v
+
+
+@compiled
+def exchange(c: Chain, vertices: IntArray, a: int, b: int) -> int:
+    """Exchange two devices among some vertices."""
+    count = 0
+    for v in vertices:
+        if c.devices[0, v] == a:
+            count = put(c, count, v, b)
+        elif c.devices[0, v] == b:
+            count = put(c, count, v, a)
+    return count
+
+
+@compiled
+def random_member(n: Neighbourhood, group: int) -> int:
+    """A vertex of a group."""
+    size = n.group_ptr[group + 1] - n.group_ptr[group]
+    return n.group[n.group_ptr[group] + np.random.randint(size)]
+
+
+@compiled
+def put(c: Chain, count: int, vertex: int, device: int) -> int:
+    """Change a vertex's device and log where it was; the number of changes so far."""
+    if c.devices[0, vertex] == device or count == len(c.log_vertex):
+        return count
+    c.log_vertex[count] = vertex
+    c.log_device[count] = c.devices[0, vertex]
+    c.devices[0, vertex] = device
+    return count + 1

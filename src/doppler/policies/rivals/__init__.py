@@ -1,0 +1,1 @@
+"""Learned competitors: Placeto, GDP and the sequence placer."""

@@ -1,0 +1,157 @@
+"""The sequence placer (Mirhoseini et al. 2017): sequence to sequence, with attention."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from doppler.base.arrays import FloatArray, IntArray
+from doppler.mdp.instance import Instance
+from doppler.mdp.rollout import Sampling
+from doppler.policies.configs import Seq2SeqConfig
+from doppler.policies.rivals.base import (
+    NUM_KINDS,
+    BaselinePolicy,
+    View,
+    apart_at_first,
+    costs_and_sizes,
+    fixed_order,
+    kinds_of,
+    ordered_edges,
+    pick,
+    spread,
+)
+
+NUM_FEATURES = 4  # cost and output size, spread
+
+
+@dataclass(frozen=True, slots=True)
+class Seq2SeqView(View):
+    """What the sequence placer reads: a graph as a sequence of g groups."""
+
+    features: Tensor  # (g, c) cost, output size, kinds, and which groups feed and read it
+
+
+class Seq2SeqPolicy(BaselinePolicy):
+    r"""Logits of all devices for one group after the other.
+
+    .. math::
+        e_{1..g} = LSTM(W x_{1..g}), \quad
+        s_i = LSTM(s_{i-1}, [E[d_{i-1}] ‖ e_i]), \quad
+        a_i = \sum_j softmax_j(s_i^⊤ A e_j) e_j, \quad
+        π(d_i | d_{<i}) = softmax(FFNN([s_i ‖ a_i]))
+
+    with :math:`E[d_{i-1}]` what is learned about the device that the group before was given.
+    """
+
+    kind = Seq2SeqConfig.kind
+
+    def __init__(self, config: Seq2SeqConfig) -> None:
+        super().__init__()
+        self.config = config
+        width = config.width
+        self.embed = nn.Linear(NUM_FEATURES + NUM_KINDS + 2 * config.groups, width)
+        self.encoder = nn.LSTM(width, width, batch_first=True)
+        self.device = nn.Embedding(config.devices + 1, width)  # the last: at the beginning
+        self.decoder = nn.LSTM(2 * width, width, batch_first=True)
+        self.attend = nn.Linear(width, width, bias=False)
+        self.head = nn.Sequential(
+            nn.Linear(2 * width, width),
+            nn.Tanh(),
+            apart_at_first(nn.Linear(width, config.devices)),
+        )
+
+    def view(self, instance: Instance, device: str = "cpu") -> Seq2SeqView:
+        """What the policy reads of an instance."""
+        self.check_machine(instance.num_devices, instance.topology.name)
+        order, n = fixed_order(instance), instance.num_vertices
+        edges = ordered_edges(instance, order)
+        group = grouped(instance, order, self.config.groups)  # of the vertices in order
+        features = group_features(instance, order, edges, group, self.config.groups, device)
+        return Seq2SeqView(
+            order=order,
+            step=group[np.argsort(order)],
+            first=np.unique(group, return_index=True)[1] if n else np.zeros(0, np.int64),
+            features=features,
+        )
+
+    def act(
+        self, view: Seq2SeqView, count: int, sampling: Sampling, generator: torch.Generator
+    ) -> Tensor:
+        """(B, g) the devices of so many sampled episodes, without gradients."""
+        taken = torch.zeros(count, view.num_steps, dtype=torch.int64, device=view.features.device)
+        with torch.no_grad():
+            encoded, state = self._encode(view, count)
+            before = torch.full((count, 1), self.config.devices, device=taken.device)
+            for step in range(view.num_steps):
+                here = encoded[step].expand(count, 1, -1)
+                logits, state = self._decode(before, here, state, encoded)
+                taken[:, step] = pick(logits[:, 0], sampling, generator)
+                before = taken[:, step : step + 1]
+        return taken
+
+    def log_probs(self, view: Seq2SeqView, taken: Tensor, temperature: float = 1.0) -> Tensor:
+        """(B, g, D) log-probability of every device at every step."""
+        count = len(taken)
+        encoded, state = self._encode(view, count)
+        begin = taken.new_full((count, 1), self.config.devices)
+        before = torch.cat([begin, taken[:, :-1]], dim=1)
+        logits, _ = self._decode(before, encoded.expand(count, -1, -1), state, encoded)
+        return (logits / temperature).log_softmax(dim=2)
+
+    def _encode(self, view: Seq2SeqView, count: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """(g, H) the groups in their sequence, and the state that so many decoders begin with."""
+        encoded, (h, c) = self.encoder(self.embed(view.features).unsqueeze(0))
+        return encoded[0], (h.repeat(1, count, 1), c.repeat(1, count, 1))
+
+    def _decode(
+        self, before: Tensor, here: Tensor, state: tuple[Tensor, Tensor], encoded: Tensor
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """(B, t, D) logits of t steps and the state after them.
+
+        `before` is (B, t) the device of the group before each, `here` (B, t, H) the group at hand.
+        """
+        s, state = self.decoder(torch.cat([self.device(before), here], dim=2), state)
+        weights = (self.attend(s) @ encoded.T).softmax(dim=2)  # (B, t, g)
+        return self.head(torch.cat([s, weights @ encoded], dim=2)), state
+
+
+def grouped(instance: Instance, order: IntArray, most: int) -> IntArray:
+    """(n,) the group of each vertex in order; groups are numbered by their first vertex.
+
+    A graph with too many vertices is made shorter in two steps: vertices that just pass on what
+    one other vertex made for them alone go with that one; and if there are still too many, as many
+    consecutive groups as it takes become one.
+    """
+    n = len(order)
+    if n <= most:
+        return np.arange(n)
+    source, target = ordered_edges(instance, order)
+    alone = instance.tables.is_head[order] == 0
+    leader = np.arange(n)
+    inner = alone[target]  # such a vertex has one producer
+    leader[target[inner]] = source[inner]
+    while not np.array_equal(further := leader[leader], leader):
+        leader = further
+    group = np.unique(leader, return_inverse=True)[1].astype(np.int64)
+    count = int(group.max()) + 1
+    return group * most // count if count > most else group
+
+
+def group_features(
+    instance: Instance, order: IntArray, edges: IntArray, group: IntArray, most: int, device: str
+) -> Tensor:
+    """(g, c) float32: cost and output size, shares of the kinds, and the neighbours' numbers."""
+    size = int(group.max(initial=-1)) + 1
+    totals: FloatArray = np.zeros((size, 2))
+    np.add.at(totals, group, costs_and_sizes(instance)[order])
+    kinds = np.zeros((size, NUM_KINDS), np.float32)
+    np.add.at(kinds, (group, kinds_of(instance)[order]), 1.0)
+    kinds /= np.maximum(kinds.sum(axis=1, keepdims=True), 1.0)
+    beside = np.zeros((size, 2 * most), np.float32)
+    a, b = group[edges]
+    beside[b, a] = 1.0  # who feeds a group
+    beside[a, most + b] = 1.0  # who reads it
+    rest = torch.as_tensor(np.concatenate([kinds, beside], axis=1), device=device)
+    return torch.cat([spread(totals, device), rest], dim=1)

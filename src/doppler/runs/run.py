@@ -1,0 +1,351 @@
+"""Run: training that is logged, saved, and can be stopped and gone on with."""
+
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import monotonic
+from types import FrameType, TracebackType
+from typing import Self
+
+import torch
+
+from doppler.assignment import Assignment
+from doppler.errors import ConfigError, Interrupted
+from doppler.executor import Executor
+from doppler.graph.builder import GraphBuilder
+from doppler.placers.bounds.lower import gap
+from doppler.policies.dual import DualPolicy, PolicyConfig
+from doppler.policies.kinds import Policy
+from doppler.runs.directory import RunDir, Tally, explained
+from doppler.runs.manifest import Manifest
+from doppler.runs.metrics import (
+    MetricsFile,
+    Plots,
+    Thinned,
+    WeightsAndBiases,
+    require_wandb,
+    scalars_of_gaps,
+    tensorboard,
+)
+from doppler.serving.measuring import Measured
+from doppler.training.config import check_extension
+from doppler.training.config_io import config_to
+from doppler.training.trainer import Progress, Trainer
+from doppler.training.validation import FamilyGap, Pace, Validation, make_validation
+
+SAVE_EVERY_S = 30.0
+MakeExecutor = Callable[[Manifest], Executor | None]  # for a run's Stage III
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a run came to on one exercise."""
+
+    exercise: str  # graph@topology
+    graph: str
+    topology: str
+    makespan_s: float  # of the best assignment; infinity where none that runs was found
+    lower_bound_s: float
+    gap: float
+    episodes: int  # in all stages
+    seconds: float
+    assignment: Path
+    measured: Measured | None = None  # in Stage III, where `makespan_s` is measured as well
+
+    @property
+    def recalibrated(self) -> Path | None:
+        """The topology as Stage III measured it."""
+        if self.measured is None:
+            return None
+        return self.assignment.with_name(self.assignment.name.replace(".assignment.", ".topology."))
+
+
+class Run:
+    """Trains, and keeps what is learned in a directory.
+
+    >>> with start_run(manifest, Path("runs/x")) as run:
+    ...     for progress in run: ...
+
+    When it is left, by the end of training, `stop`, an interrupt or an error between two updates,
+    it is saved; in the middle of an update the last checkpoint stands.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        directory: RunDir,
+        trainer: Trainer,
+        tally: Tally,
+        *,
+        save_every_s: float,
+        wandb: bool,
+        validation: Validation | None = None,
+    ) -> None:
+        """Made by `start_run` or `resume_run`; the directory is the run's from here on."""
+        self.manifest, self.directory, self.trainer = manifest, directory, trainer
+        self.tally, self.save_every_s = tally, save_every_s
+        recipe = manifest.recipe
+        # Those that are shown one by one: without variants, or problems that were drawn.
+        self.labels = [e.label for e in trainer.exercises] if recipe is None else []
+        self.validation = validation
+        self.gaps: tuple[FamilyGap, ...] = ()  # of the last validation
+        self._pace = Pace(0.0 if recipe is None else recipe.validate_every_s)
+        self.finished = False
+        path = directory.path
+        plots: list[Plots] = []
+        if wandb:
+            config = config_to(manifest.config)
+            plots.append(WeightsAndBiases(path, manifest.run_id, config))
+        with explained(path):
+            self._metrics = MetricsFile(path, tally.steps)
+            events = tensorboard(path, tally.steps)
+        self.has_tensorboard = events is not None
+        self._plots = Thinned(plots if events is None else [*plots, events])
+        self._stopping = False
+        self._between = True  # two updates: what can be saved
+        self._broken = False  # the directory cannot be written
+
+    def __iter__(self) -> Iterator[Progress]:
+        """Train on; every update is logged, then yielded, and saved now and then."""
+        saved = monotonic()
+        with closing(self.trainer.run()) as updates:
+            while (progress := self._next(updates)) is not None:
+                yield progress
+                if self._stopping:
+                    raise Interrupted
+                if monotonic() - saved >= self.save_every_s:
+                    self.save()
+                    saved = monotonic()
+        self.finished = True
+
+    def _next(self, updates: Iterator[Progress]) -> Progress | None:
+        """One more update, logged, or None at the end of training."""
+        before_s = self.trainer.seconds
+        self._between = False
+        progress = next(updates, None)
+        if progress is not None:
+            self._log(progress, progress.seconds - before_s)
+        self._between = True
+        return progress
+
+    def stop(self) -> None:
+        """End training after the update under way, with `Interrupted`."""
+        self._stopping = True
+
+    def save(self) -> None:
+        """Write a checkpoint."""
+        self._broken = True  # unless it comes to the end
+        self.directory.save(self.trainer, self.tally, self.manifest)
+        self._broken = False
+
+    def close(self) -> None:
+        """Close all files as they are."""
+        self._metrics.close()
+        self._plots.close()
+        self.directory.close()
+
+    def results(self) -> list[Result]:
+        """What the run has come to, exercise by exercise."""
+        exercises = self.trainer.exercises
+        return [
+            Result(
+                exercise=exercise.label,
+                graph=exercise.graph.name,
+                topology=exercise.topology.name,
+                makespan_s=exercise.best_s,
+                lower_bound_s=exercise.bound_s,
+                gap=gap(exercise.best_s, exercise.bound_s),
+                episodes=self.tally.episodes.get(exercise.label, 0),
+                seconds=self.tally.seconds.get(exercise.label, 0.0),
+                assignment=path,
+                measured=exercise.measured(),
+            )
+            for exercise, path in zip(exercises, self.directory.best_files(exercises), strict=True)
+        ]
+
+    def validate(self) -> tuple[FamilyGap, ...]:
+        """How the policy does now on the validation problems, if there are any."""
+        policy = self.trainer.policy
+        if self.validation is not None and isinstance(policy, DualPolicy):
+            self.gaps = self.validation.measure(policy)
+        return self.gaps
+
+    def _log(self, progress: Progress, seconds: float) -> None:
+        tally, name = self.tally, progress.exercise
+        # Of those that are trained on together one is told of, by turns; it stands for all.
+        batch: int = self.trainer.together * getattr(self.manifest.config, progress.stage).batch
+        tally.steps += 1
+        tally.episodes[name] = tally.episodes.get(name, 0) + batch
+        tally.seconds[name] = tally.seconds.get(name, 0.0) + seconds
+        gaps: tuple[FamilyGap, ...] = ()
+        if self._pace.is_due(progress.seconds, at_the_end=self.trainer.is_finished):
+            gaps = self.validate()
+        self._broken = True
+        with explained(self.directory.path):
+            self._metrics.write(tally.steps, progress, gaps)
+            if gaps:
+                self._plots.send(tally.steps, scalars_of_gaps(gaps))
+            if self.manifest.recipe is not None:
+                self._plots.log(tally.steps, progress, together=True)
+            elif name in self.labels:
+                self._plots.log(tally.steps, progress)
+        self._broken = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            if self._between and not self._broken:
+                self.save()
+        finally:
+            self.close()
+
+
+def start_run(
+    manifest: Manifest,
+    path: Path,
+    *,
+    policy: Policy | None = None,
+    starts: Sequence[Assignment] = (),
+    make_executor: MakeExecutor | None = None,
+    save_every_s: float = SAVE_EVERY_S,
+    wandb: bool = False,
+) -> Run:
+    """A new run in an empty directory, going on from a policy and assignments if there are any."""
+    check_device(manifest.config.device)
+    if wandb:
+        require_wandb()
+    executor = None if make_executor is None else make_executor(manifest)
+    directory = RunDir.create(path)
+    try:
+        warm_up(manifest)
+        trainer = Trainer(
+            *(manifest.pairs, manifest.config),
+            policy=policy,
+            executor=executor,
+            starts=starts,
+            lazy=manifest.recipe is not None,
+        )
+        tally, validation = Tally(), _validation(manifest, path)
+        directory.save(trainer, tally, manifest)
+        directory.write_manifest(manifest)
+        return Run(
+            *(manifest, directory, trainer, tally),
+            save_every_s=save_every_s,
+            wandb=wandb,
+            validation=validation,
+        )
+    except BaseException:
+        directory.discard()
+        raise
+
+
+def resume_run(
+    path: Path,
+    *,
+    seconds: float | None = None,
+    episodes: int | None = None,
+    command: str = "",
+    make_executor: MakeExecutor | None = None,
+    save_every_s: float = SAVE_EVERY_S,
+    wandb: bool = False,
+) -> Run:
+    """The run in a directory, where its checkpoint was taken.
+
+    With `seconds` or `episodes` it trains for so many more, also where it had come to its end (see
+    `Trainer.extend`); its manifest then tells that, and which `command` asked for it.
+    """
+    check_extension(seconds, episodes)
+    if wandb:
+        require_wandb()
+    directory = RunDir.open(path)
+    try:
+        manifest = directory.read_manifest()
+        check_device(manifest.config.device)
+        executor = None if make_executor is None else make_executor(manifest)
+        warm_up(manifest)
+        lazy = manifest.recipe is not None
+        trainer = Trainer(manifest.pairs, manifest.config, executor=executor, lazy=lazy)
+        tally = directory.load(trainer)
+        if seconds is not None or episodes is not None:
+            trainer.extend(seconds=seconds, episodes=episodes)
+            manifest = manifest.extended(trainer.config, steps=tally.steps, command=command)
+            directory.write_manifest(manifest)
+        return Run(
+            *(manifest, directory, trainer, tally),
+            save_every_s=save_every_s,
+            wandb=wandb,
+            validation=_validation(manifest, path),
+        )
+    except BaseException:
+        directory.close()
+        raise
+
+
+def _validation(manifest: Manifest, path: Path) -> Validation | None:
+    return None if manifest.recipe is None else make_validation(manifest.recipe, path)
+
+
+def warm_up(manifest: Manifest) -> None:
+    """Compile all that a run needs, or load it from the cache, so that no budget pays for it."""
+    builder = GraphBuilder("pair")
+    for name in ("a", "b"):
+        builder.op(name, "matmul", reads=[], output_bytes=1, exec_s=1.0, transfer_s=1.0)
+    config, expert, policy = manifest.config, manifest.config.sim.expert, manifest.config.policy
+    if isinstance(policy, PolicyConfig):
+        policy = replace(policy, width=2, rounds=min(policy.rounds, 1))
+    small = replace(
+        config,
+        stages=tuple(stage for stage in config.stages if stage != "real") or ("sim",),
+        policy=policy,
+        imitation=replace(config.imitation, episodes=1, batch=1),
+        sim=replace(
+            config.sim,
+            episodes=1,
+            batch=1,
+            expert=None if expert is None else replace(expert, moves=min(expert.moves, 1)),
+        ),
+        seconds=None,
+        variants=0,
+    )
+    for _ in Trainer([(builder.build(), manifest.pairs[0][1])], small).run():
+        pass
+
+
+def check_device(name: str) -> None:
+    """Raise unless torch can compute on the device of that name."""
+    try:
+        torch.empty(1, device=name)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(
+            f"torch cannot compute on device `{name}`: {reason}", hint="cpu is always there"
+        ) from None
+
+
+@contextmanager
+def stopping(stop: Callable[[], None]) -> Iterator[None]:
+    """Let the first Ctrl-C inside call `stop`, and those that follow do what they did before."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def first(signum: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, before)
+        stop()
+
+    signal.signal(signal.SIGINT, first)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,165 @@
+"""Predictor: the simulator, recalibrated by what was measured."""
+
+import hashlib
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from doppler.base.arrays import FloatArray, IntArray
+from doppler.errors import MissingExtraError
+from doppler.graph.graph import Graph
+from doppler.placers.registry import make_placer
+from doppler.placers.search.annealing import INSTANT
+from doppler.placers.search.improver import Improver
+from doppler.sim.config import SimConfig
+from doppler.tasks import enumerate_tasks
+from doppler.topology.topology import Topology
+from doppler.trace import Trace, build_trace
+from doppler.training.config import ExpertConfig
+
+# Traces that costs are taken from: the latest of each of the latest assignments. Many of one would
+# tell nothing of kernels on devices where it has none.
+WINDOW = 32
+ERRORS = 64  # predictions that the error is the mean of, the latest
+ANNEAL = ExpertConfig()  # its temperatures are those of the search
+
+
+class Predictor:
+    """Predicts makespans of assignments of one graph, and searches for better ones.
+
+    Costs are the topology's until traces have come; from `recalibrate` on they are those measured,
+    where the vertices of the graph say what they execute.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        topology: Topology,
+        sim: SimConfig,
+        *,
+        draws: int = 1,
+        seed: int = 0,
+        threads: int = 1,
+    ) -> None:
+        self.graph, self.topology = graph, topology
+        self._sim, self._draws, self._seed, self._threads = sim, draws, seed, threads
+        self.calibrated = topology  # what costs come from
+        self._improver = self._make(topology)
+        self.traces: dict[str, Trace] = {}  # by the digest of the assignment, the latest last
+        self.errors: deque[float] = deque(maxlen=ERRORS)
+        kernels = graph.kernels
+        self._has_kernels = bool(kernels) and all(kernels[v] for v in graph.assigned.tolist())
+
+    @property
+    def error(self) -> float | None:
+        """The mean relative error of the latest predictions; None where there are none."""
+        return float(np.mean(self.errors)) if self.errors else None
+
+    def costs_s(self, devices: IntArray) -> FloatArray:
+        """(K,) predicted makespans of (K, V) assignments; infinity where memory never suffices."""
+        return self._search(devices, 0, seed=0)[1]
+
+    def cost_s(self, devices: IntArray) -> float:
+        """The predicted makespan of (V,) devices."""
+        return float(self.costs_s(devices.reshape(1, -1))[0])
+
+    def improve(self, devices: IntArray, moves: int, *, seed: int) -> tuple[IntArray, FloatArray]:
+        """(K, V) the best predicted in so many moves from each of (K, V), and their (K,) costs."""
+        return self._search(devices, moves, seed=seed)
+
+    def heuristic(self, number: int) -> IntArray | None:
+        """(V,) what one of the instant heuristics makes of the same costs, where it is there."""
+        try:
+            placer = make_placer(INSTANT[::-1][number % len(INSTANT)])
+            return placer.place(self.graph, self.calibrated, seed=number).devices
+        except MissingExtraError:
+            return None
+
+    def add(self, devices: IntArray, trace: Trace) -> None:
+        """Take the trace of (V,) devices, and see how far off its prediction was."""
+        measured_s, predicted_s = trace.makespan_s, self.cost_s(devices)
+        if measured_s > 0 and np.isfinite(predicted_s):
+            self.errors.append(abs(predicted_s - measured_s) / measured_s)
+        if self._has_kernels and self._is_ours(trace):
+            self._keep(devices, trace)
+
+    def recalibrate(self) -> None:
+        """Predict from the latest traces from here on."""
+        if self.traces:
+            from doppler.machine.calibration import calibrate
+
+            self.calibrated = calibrate(self.topology, self.graph, self.traces.values())
+            self._improver = self._make(self.calibrated)
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """All that changes, as arrays and JSON values."""
+        arrays: dict[str, Any] = {}
+        for i, trace in enumerate(self.traces.values()):
+            arrays[f"trace.{i}.devices"] = devices_of(self.graph, trace)
+            arrays[f"trace.{i}.times"] = times_of(self.graph, self.topology, trace)
+        return arrays, {"errors": list(self.errors)}
+
+    def load_state(self, arrays: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+        """Go on where `state` was taken."""
+        self.errors.extend(values["errors"])
+        count = sum(key.startswith("trace.") and key.endswith(".times") for key in arrays)
+        for i in range(count):
+            devices, times = arrays[f"trace.{i}.devices"], arrays[f"trace.{i}.times"]
+            self._keep(devices, trace_from(self.graph, self.topology, devices, times))
+
+    def _keep(self, devices: IntArray, trace: Trace) -> None:
+        self.traces.pop(key := digest(devices), None)
+        self.traces[key] = trace
+        if len(self.traces) > WINDOW:
+            del self.traces[next(iter(self.traces))]
+
+    def _is_ours(self, trace: Trace) -> bool:
+        """Whether a trace is of these devices and links, and something was done there."""
+        names = [device.name for device in self.topology.devices]
+        same_links = len(trace.links) == self.topology.num_links
+        same = same_links and [device.name for device in trace.devices] == names
+        return same and float(trace.busy_s().sum()) > 0
+
+    def _make(self, topology: Topology) -> Improver:
+        return Improver(self.graph, topology, self._sim, draws=self._draws, seed=self._seed)
+
+    def _search(self, devices: IntArray, moves: int, *, seed: int) -> tuple[IntArray, FloatArray]:
+        return self._improver.improve(
+            devices, moves, hot=ANNEAL.hot, cold=ANNEAL.cold, seed=seed, threads=self._threads
+        )
+
+
+def digest(devices: IntArray) -> str:
+    """A name for (V,) devices."""
+    return hashlib.blake2b(devices.astype(np.int64).tobytes(), digest_size=8).hexdigest()
+
+
+def times_of(graph: Graph, topology: Topology, trace: Trace) -> FloatArray:
+    """(3, N) when each task of a trace was ready, began and ended, by the number of the task."""
+    tasks = enumerate_tasks(graph, topology, devices_of(graph, trace))
+    size, width = graph.num_vertices, topology.num_devices
+    moves = trace.is_transfer
+    keys = tasks.tensor * width + tasks.target  # ascending
+    task = trace.vertex.copy()
+    task[moves] = size + np.searchsorted(keys, (trace.tensor * width + trace.device)[moves])
+    times = np.zeros((3, size + tasks.num_transfers))
+    times[:, task] = trace.ready_s, trace.begin_s, trace.end_s
+    return times
+
+
+def devices_of(graph: Graph, trace: Trace) -> IntArray:
+    """(V,) the device that ran each vertex."""
+    execs = ~trace.is_transfer
+    devices = np.full(graph.num_vertices, -1, np.int64)
+    devices[trace.vertex[execs]] = trace.device[execs]
+    return devices
+
+
+def trace_from(
+    graph: Graph, topology: Topology, devices: IntArray, times: FloatArray, placer: str = ""
+) -> Trace:
+    """The trace of (V,) devices with the times that `times_of` gave."""
+    tasks = enumerate_tasks(graph, topology, devices)
+    return build_trace(graph, topology, tasks, (times[0], times[1], times[2]), placer=placer)

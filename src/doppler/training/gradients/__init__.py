@@ -1,0 +1,1 @@
+"""Losses of episodes and their gradients, and what REINFORCE subtracts."""
