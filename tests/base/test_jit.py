@@ -14,7 +14,7 @@ import numba
 import pytest
 
 import doppler
-from doppler import _jit
+from doppler.base import jit
 from doppler.base.compiling import on_compile, seconds_spent
 
 TOY = {
@@ -61,7 +61,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     write_toy(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(_jit, "_said", set())
+    monkeypatch.setattr(jit, "_said", set())
     yield tmp_path / "cache"
     forget_toy()
 
@@ -89,8 +89,8 @@ def forget_toy() -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "toy"]:
         del sys.modules[name]
     importlib.invalidate_caches()
-    _jit._source.cache_clear()
-    _jit._stamp.cache_clear()
+    jit._source.cache_clear()
+    jit._stamp.cache_clear()
 
 
 def call(name: str = "twice") -> tuple[int, bool]:
@@ -156,7 +156,7 @@ def test_a_file_that_cannot_be_understood_is_compiled_again(
 ) -> None:
     """Whole, but what was pickled is not what is expected."""
     with monkeypatch.context() as patch:
-        patch.setattr(_jit, "dumps", lambda data: b"\x80\x04K\x01.")
+        patch.setattr(jit, "dumps", lambda data: b"\x80\x04K\x01.")
         call()
     assert call() == (3, True)
     assert warnings() == ["the cache of compiled kernels was damaged; compiling again"]

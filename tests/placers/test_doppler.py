@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from inference.making import array_policy, write_policy
+from policies.arrays.making import array_policy, write_policy
 
 from doppler import errors, programs
 from doppler.graph import Graph

@@ -35,12 +35,13 @@ from doppler.errors import (  # noqa: E402
 )
 from doppler.graph import read_graph  # noqa: E402
 from doppler.policies.checkpoint import read_provenance  # noqa: E402
+from doppler.runs import metrics  # noqa: E402
 from doppler.runs.manifest import read_manifest  # noqa: E402
 from doppler.runs.run import resume_run, start_run, stopping  # noqa: E402
 from doppler.sim import Noise, simulate  # noqa: E402
 from doppler.topology import Topology  # noqa: E402
 from doppler.trace import read_trace  # noqa: E402
-from doppler.training import metrics, trainer  # noqa: E402
+from doppler.training import trainer  # noqa: E402
 from doppler.training.api import make_manifest  # noqa: E402
 
 

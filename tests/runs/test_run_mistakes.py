@@ -30,9 +30,10 @@ from doppler.errors import (  # noqa: E402
     TrainingError,
 )
 from doppler.policies.checkpoint import load_policy  # noqa: E402
+from doppler.runs import metrics  # noqa: E402
 from doppler.runs.run import resume_run  # noqa: E402
 from doppler.sim import Noise  # noqa: E402
-from doppler.training import metrics, trainer  # noqa: E402
+from doppler.training import trainer  # noqa: E402
 
 
 def test_a_loss_that_is_no_number_keeps_the_last_checkpoint(

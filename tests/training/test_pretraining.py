@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
-from inference.making import array_policy, write_policy  # noqa: E402
+from policies.arrays.making import array_policy, write_policy  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 from training.tiny import CONFIG, press, rows, take  # noqa: E402
 

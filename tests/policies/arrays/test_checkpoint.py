@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from inference.making import array_policy, file_of, header_of, metadata_of, write_policy
+from policies.arrays.making import array_policy, file_of, header_of, metadata_of, write_policy
 
 from doppler.errors import CheckpointError
 from doppler.policies.arrays import checkpoint, tensor_file

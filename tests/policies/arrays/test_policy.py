@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from inference.making import array_policy, write_policy
+from policies.arrays.making import array_policy, write_policy
 
 from doppler.graph import build_graph
 from doppler.mdp.instance import Instance, make_instance
