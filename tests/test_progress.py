@@ -176,10 +176,10 @@ def test_training_in_a_notebook_shows_a_bar(screen, impatient, tmp_path, saved) 
 
 
 def test_comparing_in_a_notebook_shows_a_bar(screen, impatient) -> None:
-    from doppler.placers.comparison import CompareConfig, compare
+    from doppler.placers.comparison import compare
 
     graph, topology = random_dag(vertices=8, depth=3), dp.Topology.preset("cpu2")
-    rows = list(compare(graph, topology, ["single", "heft"], CompareConfig(seeds=1)))
+    rows = list(compare(graph, topology, ["single", "heft"], seeds=1))
     assert len(rows) == 2
     assert 'value="2" max="2"' in screen.shown[-1]
     assert "comparing" in screen.shown[-1]

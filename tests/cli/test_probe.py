@@ -24,7 +24,7 @@ def test_probe_writes_a_topology_and_its_samples(dop: Dop, tmp_path: Path) -> No
     result = dop("probe", *HERE, "-o", "here.json")
     assert result.code == 0, result.err
     assert "cpu0" in result.out
-    assert "wrote here.json and here.samples.json" in result.out
+    assert "wrote here.json\nwrote here.samples.json" in result.out
     assert read_topology(tmp_path / "here.json").devices[0].address
     assert (tmp_path / "here.samples.json").exists()
     assert dop("show", "here.json").code == 0

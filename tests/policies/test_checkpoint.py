@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from doppler.errors import CheckpointError, FormatError
+from doppler.errors import CheckpointError, OutputError
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
@@ -285,14 +285,14 @@ def test_an_interrupted_write_leaves_the_last_checkpoint(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "replace", full)
-    with pytest.raises(FormatError, match="No space left on device"):
+    with pytest.raises(OutputError, match="No space left on device"):
         save_policy(policy(1), path, {})
     assert path.read_bytes() == before
     assert list(path.parent.iterdir()) == [path]
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(FormatError, match="cannot write"):
+    with pytest.raises(OutputError, match="cannot write"):
         save_policy(policy(), tmp_path / "none" / "policy", {})
 
 

@@ -20,7 +20,7 @@ from training.tiny import CONFIG, graph  # noqa: E402
 
 from doppler.assignment import Assignment  # noqa: E402
 from doppler.engine.engine import Engine, Execution  # noqa: E402
-from doppler.errors import ConfigError, DopplerError, EngineError, FormatError  # noqa: E402
+from doppler.errors import ConfigError, DopplerError, EngineError, OutputError  # noqa: E402
 from doppler.graph import Graph  # noqa: E402
 from doppler.placers.learned.doppler import DopplerPlacer  # noqa: E402
 from doppler.placers.registry import place  # noqa: E402
@@ -237,7 +237,7 @@ def test_a_state_that_cannot_be_written_stops_no_request(
         placer.serve()
     assert "the state is not saved" in caplog.text
     assert (tmp_path / "state.json").read_bytes() == before
-    with pytest.raises(FormatError, match="No space left"):
+    with pytest.raises(OutputError, match="No space left"):
         placer.close()
 
 

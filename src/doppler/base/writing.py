@@ -73,9 +73,10 @@ def check_output(
                 f"`{path}` is an input of this command, and would be written over",
                 hint="write to another file",
             )
-    folder = target.path.parent
-    if not target.is_stream and not folder.is_dir():
-        raise OutputError(f"cannot write `{path}`: no folder `{folder}`", hint="create it first")
+    if not target.is_stream and not target.path.parent.is_dir():
+        raise OutputError(
+            f"cannot write `{path}`: no folder `{Path(path).parent}`", hint="create it first"
+        )
 
 
 def find_target(path: str | Path, *, kind: str | None = None, force: bool = False) -> Target:

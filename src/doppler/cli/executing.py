@@ -104,6 +104,8 @@ def execute(
     )
     assignment = read_assignment(assignment_file)
     graph = load_graph(graph_file)
+    if topology_name is None and not assignment.topology:
+        raise ConfigError("no topology is given", hint="add --topology, such as here or cpu2")
     topology = find_topology(topology_name, graph, assignment, probe_again=probe)
     assignment.check(graph, topology)
     given = None if inputs is None else read_arrays(inputs)
@@ -209,8 +211,9 @@ def read_arrays(path: Path) -> dict[str, Any]:
 
     from doppler.base.files import read_bytes, source_name
 
+    data = BytesIO(read_bytes(path))
     try:
-        arrays = np.load(BytesIO(read_bytes(path)), allow_pickle=False)
+        arrays = np.load(data, allow_pickle=False)
         return dict(arrays.items())
     except (AttributeError, BadZipFile, EOFError, OSError, SyntaxError, TypeError, ValueError):
         raise FormatError(
