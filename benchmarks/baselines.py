@@ -42,7 +42,7 @@ from doppler.placers import lower_bounds, make_placer, placer_names
 from doppler.policies.kinds import Policy
 from doppler.programs import random_dag
 from doppler.sim import Simulator
-from doppler.topology import load_topology
+from doppler.topology import read_topology
 from doppler.training import trainer as trainer_module
 from doppler.training.api import placer_of
 from doppler.training.config import POLICIES, TrainConfig, preset
@@ -172,7 +172,7 @@ def _scaling(name: str, size: int) -> Work:
     def work(budget: Budget) -> Result:
         depth = max(size // 50, 5)
         graph = random_dag(vertices=size, depth=depth, bytes_per_flop=2e-6, seed=0)
-        topology = load_topology("p100x4")
+        topology = read_topology("p100x4")
         config = preset("default", name)
         sim = replace(config.sim, batch=SCALE_BATCH, episodes=3 * SCALE_BATCH, expert=None)
         config = replace(config, stages=("sim",), sim=sim, threads=1)

@@ -31,7 +31,7 @@ from doppler.placers.exact.placer import ExactResult, solve_exactly
 from doppler.placers.search.annealing import SearchConfig, search, starting_points, warm_up
 from doppler.programs import random_dag
 from doppler.sim import Simulator
-from doppler.topology import Topology, load_topology
+from doppler.topology import Topology, read_topology
 
 # The paper's measurements of its EnumerativeOptimizer on all devices, in milliseconds (Table 2
 # and App. H.2).
@@ -61,7 +61,7 @@ MOVES = 20_000
 def problem(label: str) -> tuple[Graph, Topology]:
     """The graph and the machine of `topology/workload`."""
     name, _, workload = label.partition("/")
-    topology = load_topology(name)
+    topology = read_topology(name)
     return graph_of(workload, topology.num_devices), topology
 
 
@@ -159,7 +159,7 @@ def show_exact(labels: list[str], seconds: float) -> None:
     print("  topology/vertices   proven    median s   longest s      gap     simulated / static")
     for label in labels:
         name, _, vertices = label.partition("/")
-        topology = load_topology(name)
+        topology = read_topology(name)
         found: list[ExactResult] = []
         for seed, long in product(range(EXACT_SEEDS), (True, False)):
             graph = random_graph(int(vertices), topology, seed, long=long)
@@ -195,7 +195,7 @@ def random_graph(vertices: int, topology: Topology, seed: int, *, long: bool) ->
 def show_scaling(labels: list[str]) -> None:
     print("\nSeconds to place a random graph on v100x8\n")
     print(f"  {'':<15}" + "".join(f"{size:>10,}" for size in SIZES))
-    topology = load_topology("v100x8")
+    topology = read_topology("v100x8")
     graphs = [random_dag(vertices=n, depth=n // 50, bytes_per_flop=2e-6, seed=0) for n in SIZES]
     for label in labels:
         name, times = label.partition("/")[2], []

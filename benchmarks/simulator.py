@@ -19,7 +19,7 @@ from simpy_model import SimPyModel
 from doppler.assignment import Assignment, write_assignment
 from doppler.graph import Graph, build_graph, write_graph
 from doppler.sim import ReferenceSimulator, Simulator
-from doppler.topology import Topology, load_topology
+from doppler.topology import Topology, read_topology
 
 SEED = 0
 BATCH = 10_000  # assignments that `makespans` evaluates at a time
@@ -39,7 +39,7 @@ class Shape:
 
 def load(name: str) -> Topology:
     """A topology whose host starts nothing ahead: the SimPy models do not know that."""
-    topology = load_topology(name)
+    topology = read_topology(name)
     return replace(topology, host=replace(topology.host, ahead=0))
 
 

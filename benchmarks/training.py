@@ -25,7 +25,7 @@ from doppler.placers.learned.doppler import DopplerPlacer
 from doppler.placers.lists.critical_path import CriticalPathPlacer
 from doppler.policies.dual import make_policy
 from doppler.programs import random_dag
-from doppler.topology import Topology, load_topology
+from doppler.topology import Topology, read_topology
 from doppler.training.config import TrainConfig, preset
 from doppler.training.per_step import reinforce_by_steps
 from doppler.training.trainer import UPDATES, Trainer
@@ -50,7 +50,7 @@ PARTS = ("encode", "rollout", "simulate", "search", "gradient")
 def problem(label: str) -> Pair:
     """The graph and the machine of `workload@topology`."""
     name, _, machine = label.partition("@")
-    topology = load_topology(machine)
+    topology = read_topology(machine)
     return graph_of(name, topology.num_devices), topology
 
 
@@ -58,7 +58,7 @@ def random_problem(vertices: int, depth: int | None = None) -> Pair:
     """A random graph of so many vertices on four devices, 50 of them side by side if not told."""
     depth = depth or max(vertices // 50, 5)
     graph = random_dag(vertices=vertices, depth=depth, bytes_per_flop=2e-6, seed=0)
-    return graph, load_topology("p100x4")
+    return graph, read_topology("p100x4")
 
 
 def one_core(name: str = "default", **changes: Any) -> TrainConfig:

@@ -14,7 +14,7 @@ from doppler.programs.llama import transformer
 from doppler.programs.registry import workload
 from doppler.sharding import lower, partition, shard
 from doppler.sim import SimConfig, simulate
-from doppler.topology import Topology, load_topology
+from doppler.topology import Topology, read_topology
 
 # Measured by the paper on one GPU, in milliseconds (Apps. H.1 and H.2); its V100 rows conflict:
 # the layer, which contains the block, is faster than the block.
@@ -37,7 +37,7 @@ def compare_one_device() -> None:
     print("\nOne device, simulated, against the paper's one-GPU rows (ms)\n")
     print("  topology  workload       vertices  simulated   bound   paper")
     for name, rows in PAPER_MS.items():
-        topology = load_topology(name)
+        topology = read_topology(name)
         for label, paper_ms in rows.items():
             graph = graph_of(label, topology.num_devices)
             # The paper's engine evicts to host memory where ours would run out.

@@ -43,7 +43,7 @@ def main() -> None:
     if options.verbose:
         logging.basicConfig(level=logging.INFO)
     rng = np.random.default_rng(0)
-    program, topology = ensemble(), dp.load_topology(options.topology)
+    program, topology = ensemble(), dp.read_topology(options.topology)
     graph = dp.shard(program, parts=1)
     start = dp.place(graph, topology, "round-robin")
     inputs = {

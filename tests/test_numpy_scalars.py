@@ -154,7 +154,7 @@ def test_a_topology_of_numpy_scalars_is_the_same_topology(tmp_path):
     assert made == plain
     assert all_plain([made.devices, made.links, made.host, dict(made.exec_s)])
     dp.write_topology(made, tmp_path / "t.json")
-    assert dp.load_topology(str(tmp_path / "t.json")) == plain
+    assert dp.read_topology(str(tmp_path / "t.json")) == plain
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_values_pass_and_names_are_looked_up(folder: Path) -> None:
-    graph, topology = dp.load_graph("g.json"), dp.Topology.preset("cpu2")
+    graph, topology = dp.read_graph("g.json"), dp.Topology.preset("cpu2")
     assignment = dp.read_assignment("a.json")
     assert as_graph(graph) is graph
     assert as_topology(topology) is topology
@@ -53,7 +53,7 @@ def test_a_value_of_a_wrong_type_is_a_type_error(folder: Path) -> None:
 
 
 def test_public_functions_take_names(folder: Path) -> None:
-    graph, topology = dp.load_graph("g.json"), dp.Topology.preset("cpu2")
+    graph, topology = dp.read_graph("g.json"), dp.Topology.preset("cpu2")
     placed = dp.place("g.json", "cpu2", "critical-path")
     assert placed == dp.place(graph, topology, "critical-path")
     assert dp.place(folder / "g.json", "machine.json", "critical-path") == placed

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from doppler.engine.engine import Engine, EngineConfig, Execution, execute
     from doppler.errors import DopplerError
     from doppler.executor import Executor
-    from doppler.formats import from_networkx, load_graph, to_networkx
-    from doppler.graph import Graph, GraphBuilder, Kernel, OpKind, read_graph, write_graph
+    from doppler.formats import from_networkx, read_graph, to_networkx
+    from doppler.graph import Graph, GraphBuilder, Kernel, OpKind, write_graph
     from doppler.machine.calibration import calibrate
     from doppler.machine.probe import probe
     from doppler.machine.validation import validate
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from doppler.serving.rotation import OnlineConfig
     from doppler.sharding import shard
     from doppler.sim import Noise, ReferenceSimulator, SimConfig, Simulator, simulate
-    from doppler.topology import Device, Host, Link, Topology, load_topology, write_topology
+    from doppler.topology import Device, Host, Link, Topology, read_topology, write_topology
     from doppler.trace import Trace, read_trace, write_trace
     from doppler.training.api import train
     from doppler.training.config import TrainConfig
@@ -81,14 +81,13 @@ _MODULE_OF = {
     "compare": "doppler.placers",
     "execute": "doppler.engine.engine",
     "from_networkx": "doppler.formats",
-    "load_graph": "doppler.formats",
-    "load_topology": "doppler.topology",
     "lower_bounds": "doppler.placers",
     "make_placer": "doppler.placers",
     "place": "doppler.placers",
     "probe": "doppler.machine.probe",
     "read_assignment": "doppler.assignment",
-    "read_graph": "doppler.graph",
+    "read_graph": "doppler.formats",
+    "read_topology": "doppler.topology",
     "read_trace": "doppler.trace",
     "shard": "doppler.sharding",
     "simulate": "doppler.sim",
@@ -102,62 +101,7 @@ _MODULE_OF = {
 }
 _SUBMODULES = ("errors", "programs")
 
-__all__ = [
-    "Assignment",
-    "ComparisonRow",
-    "CostModel",
-    "Costs",
-    "Device",
-    "DopplerError",
-    "DopplerPlacer",
-    "Engine",
-    "EngineConfig",
-    "Execution",
-    "Executor",
-    "Graph",
-    "GraphBuilder",
-    "Host",
-    "Kernel",
-    "Link",
-    "LowerBounds",
-    "Noise",
-    "OnlineConfig",
-    "OnlinePlacer",
-    "OpKind",
-    "Placer",
-    "Program",
-    "ProgramBuilder",
-    "ReferenceSimulator",
-    "SimConfig",
-    "Simulator",
-    "Topology",
-    "Trace",
-    "TrainConfig",
-    "calibrate",
-    "compare",
-    "errors",
-    "execute",
-    "from_networkx",
-    "load_graph",
-    "load_topology",
-    "lower_bounds",
-    "make_placer",
-    "place",
-    "probe",
-    "programs",
-    "read_assignment",
-    "read_graph",
-    "read_trace",
-    "shard",
-    "simulate",
-    "to_networkx",
-    "train",
-    "validate",
-    "write_assignment",
-    "write_graph",
-    "write_topology",
-    "write_trace",
-]
+__all__ = [*_MODULE_OF, *_SUBMODULES]
 
 
 def __getattr__(name: str) -> Any:

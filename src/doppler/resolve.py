@@ -4,16 +4,16 @@ from pathlib import Path
 
 from doppler.assignment import Assignment, read_assignment
 from doppler.errors import WrongTypeError
-from doppler.formats.registry import load_graph
+from doppler.formats.registry import read_graph
 from doppler.graph.graph import Graph
-from doppler.topology.presets import load_topology
+from doppler.topology.presets import read_topology
 from doppler.topology.topology import Topology
 
 
 def as_graph(value: Graph | str | Path) -> Graph:
     """The graph itself, or the one in a file of any known format."""
     if isinstance(value, (str, Path)):
-        return load_graph(value)
+        return read_graph(value)
     if not isinstance(value, Graph):
         raise WrongTypeError("graph", value, "a Graph, or the path of a graph file")
     return value
@@ -22,7 +22,7 @@ def as_graph(value: Graph | str | Path) -> Graph:
 def as_topology(value: Topology | str | Path) -> Topology:
     """The topology itself, the preset of that name, or the one in a TOML or JSON file."""
     if isinstance(value, (str, Path)):
-        return load_topology(str(value))
+        return read_topology(str(value))
     if not isinstance(value, Topology):
         wanted = "a Topology, the name of a preset, or the path of a topology file"
         raise WrongTypeError("topology", value, wanted)

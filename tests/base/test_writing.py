@@ -12,7 +12,8 @@ import pytest
 from doppler.assignment import Assignment, read_assignment, write_assignment
 from doppler.base.writing import check_output, is_stdout, write_bytes, write_text
 from doppler.errors import OutputError
-from doppler.graph import Graph, read_graph, write_graph
+from doppler.formats import read_graph
+from doppler.graph import Graph, write_graph
 from doppler.programs import random_dag
 from doppler.sim import simulate
 from doppler.topology import Topology, read_topology, write_topology

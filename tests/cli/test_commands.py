@@ -7,7 +7,7 @@ from command_line import Dop
 
 from doppler import __version__
 from doppler.assignment import read_assignment
-from doppler.formats import load_graph
+from doppler.formats import read_graph
 from doppler.placers import lower_bounds
 from doppler.sim import Noise, SimConfig, Simulator, simulate
 from doppler.topology import Topology
@@ -56,7 +56,7 @@ def test_demo_as_json_is_sorted_and_above_the_bound(dop: Dop) -> None:
 def test_place_writes_what_it_reports(dop: Dop, files: Path) -> None:
     place = ("place", "graph.json", "--topology", "v100x8", "-o", "a.json")
     result = dop(*place, "--placer", "critical-path", "--json")
-    graph, topology = load_graph(files / "graph.json"), Topology.preset("v100x8")
+    graph, topology = read_graph(files / "graph.json"), Topology.preset("v100x8")
     assignment = read_assignment(files / "a.json")
     report = result.json()
     assert next(iter(report)) == "makespan_s"
@@ -109,7 +109,7 @@ def test_simulate_gives_the_makespan_first_and_the_trace(dop: Dop, files: Path) 
     )
     report = result.json()
     assert list(report)[:3] == ["makespan_s", "lower_bound_s", "gap"]
-    bound = lower_bounds(load_graph(files / "graph.json"), Topology.preset("p100x4")).best_s
+    bound = lower_bounds(read_graph(files / "graph.json"), Topology.preset("p100x4")).best_s
     assert report["lower_bound_s"] == bound
     assert report["gap"] == report["makespan_s"] / bound - 1
     trace = read_trace(files / "t.json")
@@ -120,7 +120,7 @@ def test_simulate_gives_the_makespan_first_and_the_trace(dop: Dop, files: Path) 
 
 
 def test_simulate_passes_its_options_on(dop: Dop, files: Path) -> None:
-    graph = load_graph(files / "graph.json")
+    graph = read_graph(files / "graph.json")
     assignment = read_assignment(files / "assignment.json")
     config = SimConfig(
         strategy="critical-path", noise=Noise(0.1, 0.2, 0.3, (1.0, 1.0, 2.0, 1.0)), synchronous=True
@@ -214,7 +214,7 @@ def test_import_for_people(dop: Dop, tmp_path: Path) -> None:
 
 def test_show_a_graph(dop: Dop, files: Path) -> None:
     report = dop("show", "graph.json", "--json").json()
-    graph = load_graph(files / "graph.json")
+    graph = read_graph(files / "graph.json")
     assert (report["vertices"], report["assigned"], report["depth"]) == (28, 20, 4)
     assert sum(report["widths"]) == 20
     assert sum(report["kinds"].values()) == 20

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from command_line import Dop
 
-from doppler.formats import load_graph
+from doppler.formats import read_graph
 from doppler.placers import make_placer
 from doppler.placers.base import cores
 from doppler.placers.comparison import _take_cores
@@ -21,7 +21,7 @@ def test_compare_sorts_and_repeats_the_simulator(dop: Dop, files: Path) -> None:
     makespans = [row["makespan_s"] for row in rows]
     assert makespans == sorted(makespans)
     assert rows[-1]["placer"] == "single"
-    graph, topology = load_graph(files / "graph.json"), Topology.preset("p100x4")
+    graph, topology = read_graph(files / "graph.json"), Topology.preset("p100x4")
     assignment = make_placer("critical-path").place(graph, topology)
     by_name = {row["placer"]: row for row in rows}
     assert (

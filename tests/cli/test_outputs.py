@@ -12,7 +12,7 @@ import pytest
 from command_line import Dop
 
 from doppler.assignment import read_assignment
-from doppler.graph import read_graph
+from doppler.formats import read_graph
 
 PLACE = ("place", "graph.json", "-t", "cpu2", "-p", "single")
 

@@ -7,7 +7,8 @@ from command_line import Dop
 
 from doppler.assignment import read_assignment
 from doppler.errors import AssignmentError
-from doppler.graph import read_graph, write_graph
+from doppler.formats import read_graph
+from doppler.graph import write_graph
 from doppler.programs import random_dag
 from doppler.topology import Topology
 

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from command_line import Dop
 
-from doppler.graph import read_graph
+from doppler.formats import read_graph
 from doppler.programs import chainmm, ffnn
 from doppler.sharding import shard
 

@@ -37,7 +37,7 @@ from doppler.placers.lists.schedulers import HeftPlacer, MemoryEtfPlacer
 from doppler.placers.lists.trivial import RoundRobinPlacer, SinglePlacer
 from doppler.programs.registry import WORKLOADS
 from doppler.sim.simulator import Simulator
-from doppler.topology import Device, Link, Topology, load_topology
+from doppler.topology import Device, Link, Topology, read_topology
 
 SHAPES = [name for name, family in FAMILIES.items() if not family.is_workload]
 splits = st.sampled_from(SPLITS)
@@ -411,4 +411,4 @@ def test_an_in_tree_has_one_root_and_one_reader_each() -> None:
 
 def test_problems_can_be_priced_on_real_topologies_too() -> None:
     for problem in some("train")[:5]:
-        assert lower_bounds(problem.graph, load_topology("v100x8")).best_s > 0
+        assert lower_bounds(problem.graph, read_topology("v100x8")).best_s > 0

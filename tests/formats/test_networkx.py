@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from strategies import graphs
 
 from doppler.errors import GraphError, UnknownNameError
-from doppler.formats import from_networkx, to_networkx
+from doppler.formats import from_networkx, read_graph, to_networkx
 from doppler.formats.networkx_graphs import CostWarning
-from doppler.graph import Graph, read_graph, write_graph
+from doppler.graph import Graph, write_graph
 from doppler.programs import random_dag
 
 

@@ -8,7 +8,7 @@ from strategies import edited
 
 from doppler.assignment import Assignment
 from doppler.errors import DopplerError, FormatError, GraphError, UnknownNameError
-from doppler.formats import graph_formats, load_graph
+from doppler.formats import graph_formats, read_graph
 from doppler.graph import graph_to_json
 from doppler.sim import simulate
 from doppler.topology import Topology
@@ -32,7 +32,7 @@ def write(folder: Path, text: str, name: str = "toy.txt") -> Path:
 
 
 def test_blocks_keep_their_numbers_and_edges_skip_inputs(tmp_path: Path) -> None:
-    graph = load_graph(write(tmp_path, TEXT))
+    graph = read_graph(write(tmp_path, TEXT))
     assert graph.name == "toy"
     assert graph.kinds == (
         "input",
@@ -54,7 +54,7 @@ def test_blocks_keep_their_numbers_and_edges_skip_inputs(tmp_path: Path) -> None
 
 def test_one_unit_is_one_second_under_reference_semantics(tmp_path: Path) -> None:
     """Block 1 (2 s) → 3 (3 s) here and → 4 (4 s) there after 10 s; 6 (1 s) gets 4's after 30 s."""
-    graph = load_graph(write(tmp_path, TEXT))
+    graph = read_graph(write(tmp_path, TEXT))
     assignment = Assignment([-1, 0, -1, 0, 1, -1, 0])
     trace = simulate(graph, Topology.preset("reference:2"), assignment)
     assert trace.makespan_s == 2 + 10 + 4 + 30 + 1
@@ -62,16 +62,16 @@ def test_one_unit_is_one_second_under_reference_semantics(tmp_path: Path) -> Non
 
 def test_an_edge_listed_twice_is_one_edge(tmp_path: Path) -> None:
     doubled = TEXT.replace("0, 0, 1, 2,", "0, 0, 1, 2,2, ").replace("1, 2, 3, 3,", "1, 2, 3, 3,3, ")
-    assert load_graph(write(tmp_path, doubled)) == load_graph(write(tmp_path, TEXT))
+    assert read_graph(write(tmp_path, doubled)) == read_graph(write(tmp_path, TEXT))
 
 
 def test_a_block_with_costs_is_assigned_whatever_its_type(tmp_path: Path) -> None:
-    graph = load_graph(write(tmp_path, TEXT.replace("1,40,select", "1,40,input")))
+    graph = read_graph(write(tmp_path, TEXT.replace("1,40,select", "1,40,input")))
     assert len(graph.assigned) == 4
 
 
 def test_no_inputs_and_no_edges(tmp_path: Path) -> None:
-    graph = load_graph(write(tmp_path, "1\n\n\n\n5,20\n"))
+    graph = read_graph(write(tmp_path, "1\n\n\n\n5,20\n"))
     assert (graph.num_vertices, graph.num_edges) == (1, 0)
 
 
@@ -96,7 +96,7 @@ def test_no_inputs_and_no_edges(tmp_path: Path) -> None:
 )
 def test_what_does_not_add_up_is_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
     with pytest.raises((FormatError, GraphError), match=message):
-        load_graph(write(tmp_path, TEXT.replace(old, new)), format_name="reference-text")
+        read_graph(write(tmp_path, TEXT.replace(old, new)), format_name="reference-text")
 
 
 @pytest.mark.parametrize(
@@ -104,22 +104,22 @@ def test_what_does_not_add_up_is_refused(tmp_path: Path, old: str, new: str, mes
 )
 def test_what_is_no_graph_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(FormatError):
-        load_graph(write(tmp_path, text))
+        read_graph(write(tmp_path, text))
 
 
 def test_format_is_told_by_content(tmp_path: Path) -> None:
-    graph = load_graph(write(tmp_path, TEXT))
-    assert load_graph(write(tmp_path, graph_to_json(graph), "no-suffix")) == graph
+    graph = read_graph(write(tmp_path, TEXT))
+    assert read_graph(write(tmp_path, graph_to_json(graph), "no-suffix")) == graph
     with pytest.raises(FormatError, match="not valid JSON"):
-        load_graph(write(tmp_path, TEXT), format_name="doppler")
+        read_graph(write(tmp_path, TEXT), format_name="doppler")
     with pytest.raises(UnknownNameError, match="did you mean `reference-text`"):
-        load_graph(write(tmp_path, TEXT), format_name="reference_text")
+        read_graph(write(tmp_path, TEXT), format_name="reference_text")
     assert [f.name for f in graph_formats()] == ["doppler", "reference-text"]
 
 
 def test_a_very_long_line_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="in no format known here"):
-        load_graph(write(tmp_path, "7" * 5_000_000))
+        read_graph(write(tmp_path, "7" * 5_000_000))
 
 
 @settings(max_examples=150, deadline=None)
@@ -131,4 +131,4 @@ def test_whatever_the_text_only_doppler_errors(
     path = tmp_path_factory.mktemp("fuzz") / "graph.txt"
     path.write_text(text, encoding="utf-8", errors="surrogatepass")
     with suppress(DopplerError):
-        load_graph(path, format_name="reference-text")
+        read_graph(path, format_name="reference-text")

@@ -7,14 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from doppler.errors import DopplerError, FormatError, GraphError, OutputError
-from doppler.graph import (
-    Kernel,
-    build_graph,
-    graph_from_json,
-    graph_to_json,
-    read_graph,
-    write_graph,
-)
+from doppler.formats import read_graph
+from doppler.graph import Kernel, build_graph, graph_from_json, graph_to_json, write_graph
 
 FFNN = """
 {"format": "doppler-graph", "version": 1, "name": "ffnn",
@@ -151,7 +145,7 @@ def test_a_file_that_is_no_graph_is_named_with_the_reason(tmp_path, data, messag
     path = tmp_path / "broken.json"
     path.write_bytes(data)
     with pytest.raises(FormatError, match=f"`{path}`:? {message}"):
-        read_graph(path)
+        read_graph(path, format_name="doppler")
 
 
 def test_a_missing_file_and_a_folder_are_no_graphs(tmp_path):

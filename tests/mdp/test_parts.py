@@ -10,7 +10,7 @@ from mdp.playing import graph_of, uniform
 from doppler.mdp.instance import make_instance
 from doppler.mdp.parts import islands, nested_parts, on_part
 from doppler.programs.random_dag import random_dag
-from doppler.topology import Device, Link, Topology, load_topology
+from doppler.topology import Device, Link, Topology, read_topology
 
 
 def archipelago() -> Topology:
@@ -69,7 +69,7 @@ def test_a_graph_of_one_vertex_has_parts() -> None:
 
 
 def test_a_part_prices_its_devices_as_the_whole_does() -> None:
-    whole = make_instance(random_dag(vertices=20, depth=4, seed=0), load_topology("a100x2-t4x2"))
+    whole = make_instance(random_dag(vertices=20, depth=4, seed=0), read_topology("a100x2-t4x2"))
     part = on_part(whole, np.array([1, 3]))
     assert part.num_devices == 2
     np.testing.assert_array_equal(part.tables.exec_s, whole.tables.exec_s[:, [1, 3]])

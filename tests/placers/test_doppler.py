@@ -33,9 +33,9 @@ from doppler.programs.random_dag import random_dag
 from doppler.sharding import shard
 from doppler.sim import Simulator
 from doppler.testing import PlacerContract
-from doppler.topology import load_topology
+from doppler.topology import read_topology
 
-TOPOLOGY = load_topology("p100x4")
+TOPOLOGY = read_topology("p100x4")
 SHAPE = PolicyConfig(width=8, rounds=2)
 
 
@@ -272,7 +272,7 @@ def test_the_policy_that_comes_with_the_package() -> None:
     assert recipe["without"] == []
     lists = ("heft", "cpop", "peft", "etf", "m-sct", "min-min", "max-min")
     for program, machine in ((programs.chainmm(), "p100x4"), (programs.llama_block(), "v100x8")):
-        topology = load_topology(machine)
+        topology = read_topology(machine)
         sharded = shard(program, topology.num_devices)
         placers = [make_placer(name) for name in ("doppler", *lists)]
         made = [placer.place(sharded, topology, seed=0) for placer in placers]

@@ -16,14 +16,14 @@ from doppler.placers.learned.neighbourhoods import ELITES, GROUPED, LARGEST, MOS
 from doppler.placers.learned.neighbourhoods_kernel import ball, join
 from doppler.programs.random_dag import random_dag
 from doppler.sim import Simulator
-from doppler.topology import Device, Link, Topology, load_topology
+from doppler.topology import Device, Link, Topology, read_topology
 
 ALWAYS, NEVER = 2.0, 0.0
 BEST = (2, 4, 5, 6)  # of `thinking`
 
 
 def larger(vertices: int = 200) -> Instance:
-    return make_instance(random_dag(vertices=vertices, depth=9, seed=1), load_topology("p100x4"))
+    return make_instance(random_dag(vertices=vertices, depth=9, seed=1), read_topology("p100x4"))
 
 
 def thinking(seed: int = 0) -> tuple[Rethinking, IntArray, IntArray]:
@@ -120,7 +120,7 @@ def test_by_lot_mostly_to_the_device_of_a_neighbour(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(rethinking, "GROUPED", NEVER)
     monkeypatch.setattr(rethinking, "MOST", 0.0)  # one vertex at a time
     graph = random_dag(vertices=200, depth=9, seed=1)
-    instance = make_instance(graph, load_topology("v100x8"))
+    instance = make_instance(graph, read_topology("v100x8"))
     thinks, rng = Rethinking(instance), np.random.default_rng(0)
     devices = rng.integers(8, size=(1, 200))
     thinks.add(devices, np.arange(200)[None], np.ones(1))

@@ -33,7 +33,7 @@ from doppler.errors import (  # noqa: E402
     Interrupted,
     MissingExtraError,
 )
-from doppler.graph import read_graph  # noqa: E402
+from doppler.formats import read_graph  # noqa: E402
 from doppler.policies.checkpoint import read_provenance  # noqa: E402
 from doppler.runs import metrics  # noqa: E402
 from doppler.runs.manifest import read_manifest  # noqa: E402

@@ -11,7 +11,7 @@ from doppler.graph import Graph
 from doppler.placers.search.improver import Improver
 from doppler.programs.random_dag import random_dag
 from doppler.sim import Noise, SimConfig, Simulator
-from doppler.topology import Topology, load_topology
+from doppler.topology import Topology, read_topology
 from doppler.training.config import ExpertConfig, ReinforceConfig, TrainConfig
 from doppler.training.expert import Expert, Pool
 from doppler.training.trainer import Trainer
@@ -32,7 +32,7 @@ def samples(count: int) -> np.ndarray:
 
 
 def topology() -> Topology:
-    return load_topology("p100x4")
+    return read_topology("p100x4")
 
 
 def test_the_pool_keeps_the_best_and_of_equals_the_last() -> None:

@@ -31,7 +31,7 @@ from doppler.serving.prediction import Predictor  # noqa: E402
 from doppler.sharding import shard  # noqa: E402
 from doppler.sim import Noise, SimConfig, Simulator  # noqa: E402
 from doppler.topology import Topology  # noqa: E402
-from doppler.topology.io import read_topology  # noqa: E402
+from doppler.topology.presets import read_topology  # noqa: E402
 from doppler.trace import Trace, read_trace  # noqa: E402
 from doppler.training.api import make_manifest, resume, train  # noqa: E402
 from doppler.training.config import RealConfig, TrainConfig  # noqa: E402

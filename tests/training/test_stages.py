@@ -19,7 +19,7 @@ from doppler.placers import lower_bounds, place
 from doppler.policies.dual import DualPolicy, PolicyConfig
 from doppler.programs.random_dag import random_dag
 from doppler.sim import Noise, Simulator
-from doppler.topology import Topology, load_topology
+from doppler.topology import Topology, read_topology
 from doppler.training.config import (
     PRESETS,
     ExpertConfig,
@@ -49,7 +49,7 @@ def graph() -> Graph:
 
 
 def topology() -> Topology:
-    return load_topology("p100x4")
+    return read_topology("p100x4")
 
 
 def trained(config: TrainConfig) -> tuple[Trainer, list[float]]:
@@ -160,7 +160,7 @@ def test_running_out_of_memory_is_worse_than_anything_that_runs() -> None:
     builder = GraphBuilder("crowd")
     for name in "abcd":
         builder.op(name, "matmul", reads=[], output_bytes=9e9, exec_s=1.0, transfer_s=1.0)
-    exercise = Exercise(builder.build(), load_topology("p100x4"), SMALL)
+    exercise = Exercise(builder.build(), read_topology("p100x4"), SMALL)
     trainer = Trainer([(exercise.graph, exercise.topology)], SMALL)
     scores = trainer.policy.scores(exercise.actor.inputs)
     played = exercise.actor.play(trainer.policy, scores, Sampling(epsilon=1.0), np.arange(64))

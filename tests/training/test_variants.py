@@ -11,7 +11,7 @@ from doppler.policies.dual import PolicyConfig
 from doppler.programs.chainmm import chainmm
 from doppler.programs.random_dag import random_dag
 from doppler.sharding import shard
-from doppler.topology import load_topology
+from doppler.topology import read_topology
 from doppler.training.config import ImitationConfig, TrainConfig
 from doppler.training.trainer import Trainer
 from doppler.training.variants import vary
@@ -43,7 +43,7 @@ def test_variants_differ_and_repeat() -> None:
 
 
 def test_variants_take_turns_but_do_not_add_episodes() -> None:
-    graph, topology = random_dag(vertices=10, depth=3, seed=0), load_topology("p100x4")
+    graph, topology = random_dag(vertices=10, depth=3, seed=0), read_topology("p100x4")
     config = TrainConfig(
         policy=PolicyConfig(width=8, rounds=1),
         imitation=ImitationConfig(episodes=64, batch=8),

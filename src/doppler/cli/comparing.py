@@ -49,7 +49,7 @@ def compare(
     Example: dop compare graph.json --topology p100x4 --budget 5
     """
     from doppler.cli.machines import find_topology
-    from doppler.formats import load_graph
+    from doppler.formats import read_graph
     from doppler.placers import make_placer, placer_names
     from doppler.placers.comparison import CompareConfig, compare_in_processes, ranked
     from doppler.sim import Noise
@@ -59,7 +59,7 @@ def compare(
         raise ConfigError("a placer is named twice")
     for name in names:
         make_placer(name)
-    graph = load_graph(graph_file)
+    graph = read_graph(graph_file)
     topology = find_topology(topology_name, graph, probe_again=probe)
     config = CompareConfig(seeds=seeds, noise=Noise(noise, noise), budget_s=budget, seed=seed)
     rows = []

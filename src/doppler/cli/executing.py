@@ -89,7 +89,7 @@ def execute(
     from doppler.base.writing import check_output
     from doppler.cli.machines import find_topology
     from doppler.engine.engine import Engine, EngineConfig
-    from doppler.formats import load_graph
+    from doppler.formats import read_graph
     from doppler.trace import FORMAT, write_trace
 
     take_stdout(output, outputs, as_json=as_json)
@@ -103,7 +103,7 @@ def execute(
         timeout_s=timeout,
     )
     assignment = read_assignment(assignment_file)
-    graph = load_graph(graph_file)
+    graph = read_graph(graph_file)
     if topology_name is None and not assignment.topology:
         raise ConfigError("no topology is given", hint="add --topology, such as here or cpu2")
     topology = find_topology(topology_name, graph, assignment, probe_again=probe)

@@ -26,13 +26,13 @@ def import_graph(
     Example: dop import chainmm.txt -o chainmm.json
     """
     from doppler.base.writing import check_output
-    from doppler.formats import load_graph
+    from doppler.formats import read_graph
     from doppler.graph import write_graph
     from doppler.graph.io import FORMAT
 
     take_stdout(output, as_json=as_json)
     check_output(output, kind=FORMAT, inputs=(file,), force=force)
-    graph = load_graph(file, format_name=format_name)
+    graph = read_graph(file, format_name=format_name)
     write_graph(graph, output, force=force)
     inputs = int(graph.is_input.sum())
     if as_json:

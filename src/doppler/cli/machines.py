@@ -29,12 +29,12 @@ def find_topology(
 
     What is assumed is said, and so is that an assignment was made for another machine.
     """
-    from doppler.topology import load_topology
+    from doppler.topology import read_topology
 
     if name == HERE:
         topology = this_machine(probe_again=probe_again)
     elif name is not None:
-        topology = load_topology(name)
+        topology = read_topology(name)
     elif assignment is not None and assignment.topology:
         topology = _made_for(assignment)
     else:
@@ -47,13 +47,13 @@ def find_topology(
 
 def assumed_topology(graph: "Graph | None") -> "Topology":
     """The machine for a graph that nobody named one for, and a remark that it is assumed."""
-    from doppler.topology import load_topology
+    from doppler.topology import read_topology
 
     name = DEFAULT
     if graph is not None and graph.exec_s is not None:
         width = graph.exec_s.shape[1]
         name = f"reference:{width if width > 1 else 4}"
-    topology = load_topology(name)
+    topology = read_topology(name)
     note(
         f"assuming the machine {name} ({topology.num_devices} devices); name yours with "
         "--topology: a name from `dop list topologies`, a file, or `here` for this machine"
@@ -64,12 +64,12 @@ def assumed_topology(graph: "Graph | None") -> "Topology":
 def _made_for(assignment: "Assignment") -> "Topology":
     """The topology that an assignment names."""
     from doppler.errors import ConfigError, DopplerError
-    from doppler.topology import load_topology
+    from doppler.topology import read_topology
 
     if assignment.topology == HERE:
         return this_machine()
     try:
-        return load_topology(assignment.topology)
+        return read_topology(assignment.topology)
     except DopplerError as error:
         raise ConfigError(
             f"the assignment was made for the machine `{assignment.topology}`, "

@@ -74,7 +74,7 @@ def place(
     from doppler.base.writing import check_output
     from doppler.cli.machines import find_topology
     from doppler.cli.plans import plan_document, print_plan
-    from doppler.formats import load_graph
+    from doppler.formats import read_graph
     from doppler.placers import ask, gap, is_optimal, make_placer, proven_bound_s
     from doppler.plan import device_loads
     from doppler.sim import simulate
@@ -84,7 +84,7 @@ def place(
         inputs = (graph_file, topology_name)
         check_output(output, kind=output_kind(output), inputs=inputs, force=force)
     chosen = make_placer(placer, budget_s=budget)
-    graph = load_graph(graph_file)
+    graph = read_graph(graph_file)
     topology = find_topology(topology_name, graph, probe_again=probe)
     with showing_progress():
         began = clock()

@@ -74,7 +74,7 @@ def probe(
     Example: dop probe --backend cpu --graph graph.json -o here.json
     """
     from doppler.base.writing import check_output
-    from doppler.formats import load_graph
+    from doppler.formats import read_graph
     from doppler.machine.probe import FORMAT as SAMPLES
     from doppler.machine.probe import probe as measure
     from doppler.machine.probe import samples_path, write_probe
@@ -85,7 +85,7 @@ def probe(
     if output is not None:
         check_output(output, kind=TOPOLOGY, inputs=(graph_file,), force=force)
         check_output(samples_path(output), kind=SAMPLES, inputs=(graph_file,), force=force)
-    graph = load_graph(graph_file) if graph_file else None
+    graph = read_graph(graph_file) if graph_file else None
     with showing_progress():
         result = measure(
             backend,

@@ -150,12 +150,12 @@ def _show_assignment(
             raise ConfigError("--topology is for an assignment with its graph", hint="add --graph")
         _show_without_graph(assignment, full, as_json)
         return
-    from doppler.formats import load_graph
+    from doppler.formats import read_graph
     from doppler.placers import gap, proven_bound_s
     from doppler.plan import device_loads
     from doppler.sim import simulate
 
-    graph = load_graph(graph_file)
+    graph = read_graph(graph_file)
     topology = find_topology(topology_name, graph, assignment, probe_again=probe)
     trace = simulate(graph, topology, assignment)
     plan, loads = (

@@ -82,7 +82,7 @@ def simulate(
     from doppler.base.progress import track
     from doppler.base.writing import check_output
     from doppler.cli.machines import find_topology
-    from doppler.formats import load_graph
+    from doppler.formats import read_graph
     from doppler.sim import Noise, SimConfig, Simulator
     from doppler.trace import FORMAT, write_trace
 
@@ -96,7 +96,7 @@ def simulate(
         limit_memory=limit_memory,
     )
     assignment = read_assignment(assignment_file)
-    graph = load_graph(graph_file)
+    graph = read_graph(graph_file)
     topology = find_topology(topology_name, graph, assignment, probe_again=probe)
     assignment.check(graph, topology)
     simulator = Simulator(topology, config)

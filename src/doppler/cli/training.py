@@ -288,9 +288,9 @@ def _start(
     wandb: bool,
 ) -> "Run":
     from doppler.cli.machines import assumed_topology, find_topology
-    from doppler.formats import load_graph
+    from doppler.formats import read_graph
 
-    graphs = [load_graph(file) for file in graph_files]
+    graphs = [read_graph(file) for file in graph_files]
     topologies = [find_topology(name) for name in topology_names]
     topologies = topologies or [assumed_topology(graphs[0])]
     start = _said_start(start, config)

@@ -82,7 +82,7 @@ def validate(
     """
     from doppler.cli.machines import find_topology
     from doppler.engine.engine import Engine
-    from doppler.formats import load_graph
+    from doppler.formats import read_graph
     from doppler.machine.validation import (
         diverse_assignments,
         validation_document,
@@ -95,7 +95,7 @@ def validate(
         _check_ending(output)
         inputs = (graph_file, topology_name)
         check_output(output, kind=_kind(output), inputs=inputs, force=force)
-    graph = load_graph(graph_file)
+    graph = read_graph(graph_file)
     topology = find_topology(topology_name, graph, probe_again=probe)
     with showing_progress(), Engine(topology, backend) as engine:
         engine.load(graph)

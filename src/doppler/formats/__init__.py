@@ -6,7 +6,7 @@ from doppler.formats.registry import (
     graph_format,
     graph_formats,
     graph_from_text,
-    load_graph,
+    read_graph,
 )
 
 __all__ = [
@@ -15,6 +15,6 @@ __all__ = [
     "graph_format",
     "graph_formats",
     "graph_from_text",
-    "load_graph",
+    "read_graph",
     "to_networkx",
 ]

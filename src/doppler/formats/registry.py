@@ -38,7 +38,7 @@ def graph_formats() -> list[GraphFormat]:
     return [graph_format(name) for name in _MODULES]
 
 
-def load_graph(path: str | Path, *, format_name: str | None = None) -> Graph:
+def read_graph(path: str | Path, *, format_name: str | None = None) -> Graph:
     """The graph in a file of any known format; which one is told by its content."""
     name = "graph" if str(path) == STANDARD_STREAM else Path(path).stem
     return graph_from_text(read_text(path), source_name(path), name, format_name=format_name)

@@ -2,7 +2,7 @@
 
 from doppler.graph.builder import GraphBuilder, build_graph
 from doppler.graph.graph import Graph, Kernel
-from doppler.graph.io import graph_from_json, graph_to_json, read_graph, write_graph
+from doppler.graph.io import graph_from_json, graph_to_json, write_graph
 from doppler.graph.levels import Levels, bottom_levels, depths, top_levels, widths
 from doppler.graph.ops import OpKind
 
@@ -17,7 +17,6 @@ __all__ = [
     "depths",
     "graph_from_json",
     "graph_to_json",
-    "read_graph",
     "top_levels",
     "widths",
     "write_graph",

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from doppler.base.arrays import plain
-from doppler.base.files import check_header, check_keys, parse_json, read_text, source_name, to_json
+from doppler.base.files import check_header, check_keys, parse_json, to_json
 from doppler.base.writing import write_text
 from doppler.errors import FormatError, GraphError
 from doppler.graph.builder import DEFAULT_DTYPE, build_graph
@@ -28,11 +28,6 @@ _TENSOR_COLUMNS = {
     "transfer_s": "transfer_s",
 }
 _EDGE_COLUMNS = {"tensor": "edge_tensor", "reader": "edge_reader"}
-
-
-def read_graph(path: str | Path) -> Graph:
-    """The graph in a `doppler-graph` file."""
-    return graph_from_json(read_text(path), source=source_name(path))
 
 
 def write_graph(graph: Graph, path: str | Path, *, force: bool = False) -> None:

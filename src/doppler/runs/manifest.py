@@ -14,9 +14,11 @@ from doppler.base.writing import write_text
 from doppler.datasets import Problem
 from doppler.datasets.recipe import Recipe, recipe_from, recipe_to
 from doppler.errors import ConfigError, FormatError
+from doppler.formats import read_graph
 from doppler.graph.graph import Graph
-from doppler.graph.io import read_graph, write_graph
-from doppler.topology.io import read_topology, write_topology
+from doppler.graph.io import write_graph
+from doppler.topology.io import write_topology
+from doppler.topology.presets import read_topology
 from doppler.topology.topology import Topology
 from doppler.training.config import TrainConfig
 from doppler.training.config_io import config_from, config_to

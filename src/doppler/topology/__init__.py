@@ -1,12 +1,11 @@
 """The machine: devices, links and host; built-in ones; its file."""
 
 from doppler.topology.io import (
-    read_topology,
     topology_from_text,
     topology_to_json,
     write_topology,
 )
-from doppler.topology.presets import PRESETS, load_topology, preset
+from doppler.topology.presets import PRESETS, preset, read_topology
 from doppler.topology.topology import DTYPE_CLASSES, Device, Host, Link, Topology
 
 __all__ = [
@@ -16,7 +15,6 @@ __all__ = [
     "Host",
     "Link",
     "Topology",
-    "load_topology",
     "preset",
     "read_topology",
     "topology_from_text",

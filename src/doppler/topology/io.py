@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from doppler.base.arrays import IntArray, reals
-from doppler.base.files import check_header, check_keys, parse_json, read_text, source_name, to_json
+from doppler.base.files import check_header, check_keys, parse_json, to_json
 from doppler.base.writing import write_text
 from doppler.errors import FormatError, TopologyError
 from doppler.topology.topology import DTYPE_CLASSES, VIA, Device, Host, Link, Topology
@@ -29,11 +29,6 @@ _DEVICE_KEYS = (
     "first",
 )
 _LINK_KEYS = ("bandwidth_bytes_per_s", "latency_s", "lanes", "via", "shared", "one_way")
-
-
-def read_topology(path: str | Path) -> Topology:
-    """The topology in a TOML or JSON file; which of the two is told by its content."""
-    return topology_from_text(read_text(path), source_name(path))
 
 
 def topology_from_text(text: str, source: str) -> Topology:

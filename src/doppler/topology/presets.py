@@ -1,6 +1,5 @@
 """The built-in topologies: TOML files in `data/`, and the family `reference:N`."""
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.resources import files
@@ -10,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from doppler.base.arrays import unboxed
-from doppler.base.files import STANDARD_STREAM
+from doppler.base.files import STANDARD_STREAM, read_text, source_name
 from doppler.errors import TopologyError, UnknownNameError
-from doppler.topology.io import MAX_DEVICES, read_topology, topology_from_document
+from doppler.topology.io import MAX_DEVICES, topology_from_document, topology_from_text
 from doppler.topology.topology import DTYPE_CLASSES, Device, Link, Rates, Topology
 
 REFERENCE = "reference:"
@@ -31,15 +30,25 @@ def preset(name: str) -> Topology:
     return topology_from_document(tomllib.loads(text), f"preset `{name}`")
 
 
-def load_topology(name_or_path: str) -> Topology:
-    """A preset by name, or the topology in a TOML or JSON file."""
-    if name_or_path in PRESETS or name_or_path.startswith(REFERENCE):
-        return preset(name_or_path)
-    path = Path(name_or_path)
-    named = path.suffix in (".toml", ".json") or name_or_path == STANDARD_STREAM
-    if named or os.path.exists(path):  # noqa: PTH110
-        return read_topology(path)
-    return preset(name_or_path)
+def read_topology(name_or_path: str | Path) -> Topology:
+    """The topology in a TOML or JSON file, or the preset of that name.
+
+    >>> read_topology("p100x4").num_devices
+    4
+    """
+    name, path = str(name_or_path), Path(name_or_path)
+    is_preset = name in PRESETS or name.startswith(REFERENCE)
+    is_file = path.suffix in (".toml", ".json") or name == STANDARD_STREAM
+    if not is_preset and (is_file or isinstance(name_or_path, Path) or _exists(path)):
+        return topology_from_text(read_text(path), source_name(path))
+    return preset(name)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
 
 
 def reference(name: str) -> Topology:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -163,13 +162,6 @@ class Topology:
             Device("device", {}, memory_bytes_per_s, memory_bytes, slots),
             name,
         )
-
-    @staticmethod
-    def read(path: str | Path) -> "Topology":
-        """The topology in a TOML or JSON file."""
-        from doppler.topology.io import read_topology
-
-        return read_topology(path)
 
 
 def _fields(topology: Topology) -> tuple[Any, ...]:
