@@ -25,7 +25,16 @@ _NAMES = ("vertex_names", "device_names")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Assignment:
-    """A device for every vertex."""
+    """A device for every vertex.
+
+    >>> import doppler as dp
+    >>> graph = dp.shard(dp.programs.chainmm(size=64), parts=2)
+    >>> assignment = dp.place(graph, "p100x4", "round-robin")
+    >>> assignment.devices.tolist()[-3:]
+    [1, 3, 0]
+    >>> sorted(set(assignment.by_name().values()))
+    ['gpu0', 'gpu1', 'gpu2', 'gpu3']
+    """
 
     devices: IntArray  # (V,) device of each vertex, -1 for inputs
     order: IntArray | None = None  # (assigned,) vertices as they were chosen, if there was an order
@@ -159,7 +168,15 @@ def _check_order(graph: Graph, order: IntArray) -> None:
 
 
 def read_assignment(path: str | Path) -> Assignment:
-    """The assignment in a `doppler-assignment` file."""
+    """The assignment in a `doppler-assignment` file.
+
+    >>> import doppler as dp
+    >>> graph = dp.shard(dp.programs.chainmm(size=64), parts=2)
+    >>> assignment = dp.place(graph, "p100x4", "single")
+    >>> dp.write_assignment(assignment, "example.json")
+    >>> dp.read_assignment("example.json") == assignment
+    True
+    """
     if Path(path).suffix == CSV:
         raise FormatError(
             f"{source_name(path)} is a plan for people and spreadsheets, which is not read again",
@@ -245,6 +262,12 @@ def write_assignment(assignment: Assignment, path: str | Path, *, force: bool = 
     """Write a `doppler-assignment` file; over a file of another kind only with `force`.
 
     A path that ends in `.csv` gets a table of vertices and devices by name, for other programs.
+
+    >>> import doppler as dp
+    >>> graph = dp.shard(dp.programs.chainmm(size=64), parts=2)
+    >>> dp.write_assignment(dp.place(graph, "p100x4", "single"), "plan.csv")
+    >>> open("plan.csv").readline().split(",")[:2]
+    ['vertex', 'device']
     """
     kind = output_kind(path)
     text = _csv(assignment) if kind == "csv" else to_json(assignment_document(assignment))

@@ -28,7 +28,15 @@ from collections.abc import Iterable
 
 
 class DopplerError(Exception):
-    """An error with a message for a person and, where there is one, a hint."""
+    """An error with a message for a person and, where there is one, a hint.
+
+    >>> import doppler as dp
+    >>> try:
+    ...     dp.Topology.preset("p100")
+    ... except dp.DopplerError as error:
+    ...     print(error.message)
+    no topology named `p100`
+    """
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)

@@ -47,7 +47,16 @@ class ChainStep(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trace:
-    """What happened when, one row per task, by begin and then in topological order."""
+    """What happened when, one row per task, by begin and then in topological order.
+
+    >>> import doppler as dp
+    >>> graph = dp.shard(dp.programs.chainmm(size=64), parts=2)
+    >>> trace = dp.simulate(graph, "p100x4", dp.place(graph, "p100x4", "heft"))
+    >>> trace.makespan_s > 0
+    True
+    >>> trace.utilization().shape
+    (4,)
+    """
 
     graph: str  # name
     topology: str  # name
@@ -293,7 +302,13 @@ _REALS = ("moved_bytes", "ready_s", "begin_s", "end_s")
 
 
 def write_trace(trace: Trace, path: str | Path, *, force: bool = False) -> None:
-    """Write a `doppler-trace` file; over a file of another kind only with `force`."""
+    """Write a `doppler-trace` file; over a file of another kind only with `force`.
+
+    >>> import doppler as dp
+    >>> graph = dp.shard(dp.programs.chainmm(size=64), parts=2)
+    >>> trace = dp.simulate(graph, "p100x4", dp.place(graph, "p100x4", "heft"))
+    >>> dp.write_trace(trace, "trace.json")
+    """
     write_text(path, trace_to_json(trace), kind=FORMAT, force=force)
 
 
@@ -317,7 +332,15 @@ def trace_to_json(trace: Trace) -> str:
 
 
 def read_trace(path: str | Path) -> Trace:
-    """The trace in a `doppler-trace` file."""
+    """The trace in a `doppler-trace` file.
+
+    >>> import doppler as dp
+    >>> graph = dp.shard(dp.programs.chainmm(size=64), parts=2)
+    >>> trace = dp.simulate(graph, "p100x4", dp.place(graph, "p100x4", "heft"))
+    >>> dp.write_trace(trace, "trace.json")
+    >>> dp.read_trace("trace.json").makespan_s == trace.makespan_s
+    True
+    """
     return trace_from_json(read_text(path), source_name(path))
 
 

@@ -32,7 +32,12 @@ from doppler.trace import Trace, build_trace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """How the engine schedules, and when it gives up."""
+    """How the engine schedules, and when it gives up.
+
+    >>> import doppler as dp
+    >>> dp.EngineConfig(strategy="critical-path").synchronous
+    False
+    """
 
     strategy: str = FIFO  # ChooseTask: a name from `dop list strategies`
     synchronous: bool = False  # a barrier after every level (the systems of Table 1)
@@ -48,7 +53,15 @@ class EngineConfig:
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """What running an assignment gave."""
+    """What running an assignment gave.
+
+    >>> import doppler as dp
+    >>> graph = dp.shard(dp.programs.chainmm(size=64, dtype="float32"), parts=2)
+    >>> assignment = dp.place(graph, "cpu2", "round-robin")
+    >>> result = dp.execute(graph, "cpu2", assignment, repeats=3)
+    >>> len(result.makespans_s), list(result.outputs)
+    (3, ['add'])
+    """
 
     trace: Trace  # of the run whose makespan is the median
     makespans_s: FloatArray  # (R,) of every measured run
@@ -331,6 +344,13 @@ def execute(
     """The outputs and the measured trace of running a graph under an assignment.
 
     Each may be given as the path of its file, and the topology as the name of a preset.
+
+    >>> import doppler as dp
+    >>> graph = dp.shard(dp.programs.chainmm(size=64, dtype="float32"), parts=2)
+    >>> assignment = dp.place(graph, "cpu2", "round-robin")
+    >>> result = dp.execute(graph, "cpu2", assignment, backend="cpu")
+    >>> result.outputs["add"].shape
+    (64, 64)
     """
     graph, assignment = as_graph(graph), as_assignment(assignment)
     with Engine(topology, backend, config) as engine:

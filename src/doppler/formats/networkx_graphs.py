@@ -16,6 +16,11 @@ def to_networkx(graph: Graph) -> Any:
 
     Node attributes are the vertex columns, and `outputs` the (number, bytes, transfer_s) of each
     tensor it makes; an edge has `tensor`, such a number, and its `bytes`. Reads back equal.
+
+    >>> import doppler as dp
+    >>> graph = dp.shard(dp.programs.chainmm(size=64), parts=2)
+    >>> dp.from_networkx(dp.to_networkx(graph)) == graph
+    True
     """
     nx = _networkx()
     result = nx.MultiDiGraph(name=graph.name)
@@ -71,6 +76,12 @@ def from_networkx(
     Attributes of other names are read where an argument names them: `exec_s="cost"` takes seconds
     from the nodes' `cost`, and `bytes="weight"` sizes from the edges' `weight`. A `CostWarning`
     says so where nothing costs anything and there are numbers that were not read.
+
+    >>> import doppler as dp, networkx as nx
+    >>> tasks = nx.DiGraph([("load", "train", {"weight": 1e9})])
+    >>> nx.set_node_attributes(tasks, {"load": 2.0, "train": 5.0}, "cost")
+    >>> dp.from_networkx(tasks, exec_s="cost", bytes="weight").exec_s.tolist()
+    [[2.0], [5.0]]
     """
     nx = _networkx()
     if not isinstance(source, nx.Graph) or not source.is_directed():

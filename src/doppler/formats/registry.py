@@ -39,7 +39,13 @@ def graph_formats() -> list[GraphFormat]:
 
 
 def read_graph(path: str | Path, *, format_name: str | None = None) -> Graph:
-    """The graph in a file of any known format; which one is told by its content."""
+    """The graph in a file of any known format; which one is told by its content.
+
+    >>> import doppler as dp
+    >>> dp.write_graph(dp.programs.random_dag(vertices=4, depth=2), "graph.json")
+    >>> len(dp.read_graph("graph.json").assigned)
+    4
+    """
     name = "graph" if str(path) == STANDARD_STREAM else Path(path).stem
     return graph_from_text(read_text(path), source_name(path), name, format_name=format_name)
 

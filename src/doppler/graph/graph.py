@@ -14,7 +14,13 @@ from doppler.base.notebook import brief, html_table, number
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """What to execute at a vertex, enough to run it without the rest of the graph."""
+    """What to execute at a vertex, enough to run it without the rest of the graph.
+
+    >>> import doppler as dp
+    >>> graph = dp.shard(dp.programs.chainmm(size=64), parts=2)
+    >>> next(kernel.op for kernel in graph.kernels if kernel is not None)
+    'input'
+    """
 
     op: str  # name of the executable operation
     inputs: tuple[int, ...]  # tensor read in each input slot; a tensor may fill several
@@ -33,6 +39,13 @@ class Graph:
     Made by `build_graph` or `GraphBuilder` only, which check everything the rest relies on:
     it is acyclic, ids are in range, names are unique, sizes and seconds are 0 or between 1e-30
     and 1e30.
+
+    >>> import doppler as dp
+    >>> graph = dp.shard(dp.programs.chainmm(size=64), parts=2)
+    >>> graph.num_vertices == len(graph.assigned) + int(graph.is_input.sum())
+    True
+    >>> graph.kinds[int(graph.assigned[0])]
+    'matmul'
     """
 
     name: str

@@ -31,7 +31,14 @@ _EDGE_COLUMNS = {"tensor": "edge_tensor", "reader": "edge_reader"}
 
 
 def write_graph(graph: Graph, path: str | Path, *, force: bool = False) -> None:
-    """Write a `doppler-graph` file; over a file of another kind only with `force`."""
+    """Write a `doppler-graph` file; over a file of another kind only with `force`.
+
+    >>> import doppler as dp
+    >>> graph = dp.shard(dp.programs.chainmm(size=64), parts=2)
+    >>> dp.write_graph(graph, "graph.json")
+    >>> dp.read_graph("graph.json") == graph
+    True
+    """
     write_text(path, graph_to_json(graph), kind=FORMAT, force=force)
 
 

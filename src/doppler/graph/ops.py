@@ -4,7 +4,12 @@ from enum import StrEnum
 
 
 class OpKind(StrEnum):
-    """What a vertex computes (App. A.1). A graph may name kinds of its own beside these."""
+    """What a vertex computes (App. A.1). A graph may name kinds of its own beside these.
+
+    >>> import doppler as dp
+    >>> dp.OpKind("matmul").name
+    'MATMUL'
+    """
 
     INPUT = "input"  # an input tensor: ready everywhere, never assigned
     MATMUL = "matmul"  # matrix multiplication, or any contraction of two tensors

@@ -49,7 +49,16 @@ class Refined(NamedTuple):
 
 
 def calibrate(topology: Topology, graph: Graph, traces: Iterable[Trace]) -> Topology:
-    """The topology with the seconds of kernels, links and host that traces of a graph show."""
+    """The topology with the seconds of kernels, links and host that traces of a graph show.
+
+    >>> import doppler as dp
+    >>> graph = dp.shard(dp.programs.chainmm(size=64, dtype="float32"), parts=2)
+    >>> assignment = dp.place(graph, "cpu2", "round-robin")
+    >>> trace = dp.execute(graph, "cpu2", assignment).trace
+    >>> measured = dp.calibrate(dp.Topology.preset("cpu2"), graph, [trace])
+    >>> len(measured.exec_s) > 0
+    True
+    """
     calibration = Calibration(topology, graph)
     for trace in traces:
         calibration.add(trace)

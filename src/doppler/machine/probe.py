@@ -92,6 +92,10 @@ def probe(
     twice over: what things take where all devices are busy counts most. Each time `refine` fits
     the topology to the measured makespans; it gets those to fit and those held out. All that takes
     about so many `seconds`. (`doppler.machine.validation` has an `assignments` and a `refine`.)
+
+    >>> import doppler as dp
+    >>> dp.probe("cpu", devices=1, seconds=0.5).topology.num_devices
+    1
     """
     if not seconds > 0:
         raise ConfigError(f"seconds is {seconds}, must be positive")

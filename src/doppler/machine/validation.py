@@ -110,6 +110,14 @@ def validate(
     gets slower does so for all. One that fails, say for want of memory, is left out and listed.
     Graph, topology and assignments may be given as the paths of their files, and the topology as
     the name of a preset.
+
+    >>> import doppler as dp
+    >>> graph = dp.shard(dp.programs.chainmm(size=64, dtype="float32"), parts=2)
+    >>> assignment = dp.place(graph, "cpu2", "round-robin")
+    >>> with dp.Engine("cpu2", "null") as engine:
+    ...     found = dp.validate(graph, "cpu2", engine, [assignment], repeats=1)
+    >>> len(found.measured_s)
+    1
     """
     graph, topology = as_graph(graph), as_topology(topology)
     chosen = [as_assignment(each) for each in assignments]

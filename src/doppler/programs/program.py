@@ -90,7 +90,12 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Operations in an order in which they can be computed; made by a `ProgramBuilder`."""
+    """Operations in an order in which they can be computed; made by a `ProgramBuilder`.
+
+    >>> import doppler as dp
+    >>> dp.programs.chainmm(size=64).name
+    'chainmm'
+    """
 
     name: str
     ops: tuple[Op, ...]

@@ -19,6 +19,11 @@ def shard(
     abstract_costs: bool = False,
     preaggregate: int = 0,
 ) -> Graph:
-    """The graph of a program cut into `parts` pieces; see `partition` and `lower`."""
+    """The graph of a program cut into `parts` pieces; see `partition` and `lower`.
+
+    >>> import doppler as dp
+    >>> dp.shard(dp.programs.chainmm(size=64), parts=2).name
+    'chainmm'
+    """
     cuts = partition(program, parts, method=method, partitions=partitions)
     return lower(program, cuts, abstract_costs=abstract_costs, preaggregate=preaggregate)

@@ -43,7 +43,13 @@ def topology_from_text(text: str, source: str) -> Topology:
 
 
 def write_topology(topology: Topology, path: str | Path, *, force: bool = False) -> None:
-    """Write a topology as JSON; over a file of another kind only with `force`."""
+    """Write a topology as JSON; over a file of another kind only with `force`.
+
+    >>> import doppler as dp
+    >>> dp.write_topology(dp.Topology.preset("cpu2"), "machine.json")
+    >>> dp.read_topology("machine.json").num_devices
+    2
+    """
     write_text(path, topology_to_json(topology), kind=FORMAT, force=force)
 
 

@@ -27,7 +27,12 @@ Rates = float | Mapping[str, float]  # flops per second: of all dtypes, or by dt
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A processor. A kernel on it takes `launch_s + max(flops / rate, bytes / bandwidth)`."""
+    """A processor. A kernel on it takes `launch_s + max(flops / rate, bytes / bandwidth)`.
+
+    >>> import doppler as dp
+    >>> dp.Device("gpu0", flops_per_s={"float32": 1e13}, memory_bytes=16e9).slots
+    1
+    """
 
     name: str
     flops_per_s: Mapping[str, float] = field(default_factory=dict)  # by dtype class
@@ -44,7 +49,12 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A connection. A transfer over it takes `latency_s + bytes / bandwidth_bytes_per_s`."""
+    """A connection. A transfer over it takes `latency_s + bytes / bandwidth_bytes_per_s`.
+
+    >>> import doppler as dp
+    >>> dp.Link("pcie", bandwidth_bytes_per_s=12e9, latency_s=2e-5).lanes
+    1
+    """
 
     name: str
     bandwidth_bytes_per_s: float = inf  # of one transfer; inf = seconds come with the graph
@@ -58,7 +68,12 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What the process that drives the devices costs."""
+    """What the process that drives the devices costs.
+
+    >>> import doppler as dp
+    >>> dp.Host(dispatch_s=3e-5).completion_s
+    0.0
+    """
 
     dispatch_s: float = 0.0  # to start a task; the host starts one at a time
     completion_s: float = 0.0  # from a task's end until tasks that wait for it may start
@@ -70,7 +85,14 @@ class Host:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Topology:
-    """A machine: D devices, L links, and for every ordered pair of devices its link."""
+    """A machine: D devices, L links, and for every ordered pair of devices its link.
+
+    >>> import doppler as dp
+    >>> dp.Topology.preset("v100x8").num_devices
+    8
+    >>> dp.Topology.uniform(devices=2, flops_per_s=1e13, bandwidth_bytes_per_s=1e10).num_links
+    2
+    """
 
     name: str
     devices: tuple[Device, ...]  # (D,)
