@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test check format bench clean
+.PHONY: demo test fuzz check format bench clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/base.stamp  ## simulate a graph on four devices and draw the timeline
@@ -12,6 +12,10 @@ demo: $(VENV)/base.stamp  ## simulate a graph on four devices and draw the timel
 
 test: $(VENV)/dev.stamp  ## run the tests
 	$(BIN)/python -m pytest -n auto
+
+fuzz: export FUZZ_CASES ?= 100000
+fuzz: $(VENV)/dev.stamp  ## run `dop` on many more broken and odd files than the tests do
+	$(BIN)/python -m pytest -n auto -rP tests/fuzz
 
 check: $(VENV)/dev.stamp  ## lint, formatting, types, architecture
 	$(BIN)/ruff check .

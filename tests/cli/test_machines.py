@@ -58,6 +58,26 @@ def test_a_machine_that_is_not_known_any_more(dop: Dop, files: Path) -> None:
     assert "hint: name its file with --topology" in result.err
 
 
+def test_an_assignment_s_machine_is_a_name_and_no_file_to_open(dop: Dop, files: Path) -> None:
+    (files / "mine.json").write_text(dop("show", "p100x4", "--json").out)
+    made = (files / "assignment.json").read_text()
+    for name in ("mine.json", "./mine.json", str(files / "mine.json"), "-", "/dev/stdin"):
+        placed = made.replace('"devices"', f'"topology": "{name}", "devices"', 1)
+        (files / "a.json").write_text(placed)
+        result = dop("simulate", "graph.json", "a.json")
+        assert result.code == 2
+        assert f"made for the machine `{name}`, which is not known here" in result.err
+
+
+def test_the_assumed_machine_can_run_the_graph(dop: Dop, fork: str, tmp_path: Path) -> None:
+    """One with seconds for vertices, but none for transfers, needs a machine with bandwidths."""
+    text = (tmp_path / fork).read_text().replace(', "transfer_s": [1]', "")
+    (tmp_path / "untimed.json").write_text(text)
+    result = dop("show", "untimed.json")
+    assert result.code == 0, result.err
+    assert "assuming the machine p100x4" in result.err
+
+
 def test_here_is_measured_once(dop: Dop, files: Path, probed: list[dict[str, Any]]) -> None:
     place = ("place", "graph.json", "-t", "here", "-p", "single", "-o", "a.json")
     first = dop(*place)

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from doppler.base.text import from_visible, visible
+from doppler.formats import read_graph
 from doppler.graph import Graph, GraphBuilder, write_graph
 from doppler.sim import simulate
 from doppler.topology import Device, Topology, write_topology
@@ -71,6 +72,27 @@ def test_every_name_of_a_topology(dop: Dop, tmp_path: Path) -> None:
             assert result.code == 0, result.err
             assert_clean(result.out, result.err)
             assert visible(name) in result.out
+        for command in (
+            ("place", "g.json", "-t", "m.json", "-p", "single", "-o", "a.json"),
+            ("simulate", "g.json", "a.json", "-t", "m.json", "-o", "t.json"),
+            ("show", "t.json"),
+        ):
+            result = dop(*command)
+            assert result.code == 0, result.err
+            assert_clean(result.out, result.err)
+        assert visible(name) in result.out  # beside the timeline
+
+
+def test_a_file_s_name_that_is_not_utf_8(dop: Dop, tmp_path: Path) -> None:
+    """It becomes the graph's name, and what is written can be read again."""
+    text = "2\n0\n\n\n1000,4000,einsummable\n"
+    (tmp_path / "caf\udce9.txt").write_text(text)
+    result = dop("import", "caf\udce9.txt", "-o", "g.json")
+    assert result.code == 0, result.err
+    assert read_graph(tmp_path / "g.json").name == r"caf\xe9"
+    shown = dop("show", "caf\udce9.txt")
+    assert shown.code == 0, shown.err
+    assert_clean(shown.out, shown.err)
 
 
 def test_errors_are_clean_too(dop: Dop, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from command_line import Dop
 
 from doppler.assignment import read_assignment
 from doppler.formats import read_graph
+from doppler.policies.arrays.checkpoint import shipped_bytes
 
 PLACE = ("place", "graph.json", "-t", "cpu2", "-p", "single")
 
@@ -56,9 +57,11 @@ def test_stdout_takes_one_thing(dop: Dop, files: Path) -> None:
 
 
 def test_output_over_input(dop: Dop, files: Path) -> None:
+    (files / "policy").write_bytes(shipped_bytes())
     before = {p.name: p.read_bytes() for p in files.iterdir()}
     for command in (
         ("place", "graph.json", "-o", "graph.json"),
+        ("place", "graph.json", "-p", "doppler:policy", "-o", "policy", "--force"),
         ("place", "graph.json", "-o", "./graph.json", "--force"),
         ("simulate", "graph.json", "assignment.json", "-t", "p100x4", "-o", "assignment.json"),
         ("simulate", "graph.json", "assignment.json", "-t", "p100x4", "-o", "graph.json"),

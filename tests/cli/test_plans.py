@@ -76,6 +76,18 @@ def test_show_an_assignment_of_version_1(dop: Dop, files: Path) -> None:
         read_assignment(files / "old.json").by_name()
 
 
+def test_show_an_assignment_with_a_huge_device_number(dop: Dop, tmp_path: Path) -> None:
+    """Only devices that occur are named."""
+    text = '{"format": "doppler-assignment", "version": 1, "devices": [null, 4611686018427387904]}'
+    (tmp_path / "a.json").write_text(text)
+    shown = dop("show", "a.json")
+    assert shown.code == 0, shown.err
+    assert "device 4611686018427387904" in shown.out
+    assert dop("show", "a.json", "--json").json()["plan"] == {
+        "vertex 1": "device 4611686018427387904"
+    }
+
+
 def test_options_for_other_files_are_refused(dop: Dop, files: Path) -> None:
     assert dop("show", "graph.json", "-g", "graph.json").code == 2
     dop("place", "graph.json", "-t", "p100x4", "-p", "single", "-o", "a.json")

@@ -452,6 +452,20 @@ def test_measured_seconds_given_in_code_are_checked(seconds, message):
         Topology("made", DEVICES, (Link("bus"),), [[-1, 0], [0, -1]], exec_s={"relu": seconds})
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"devices": (Device("a", slots=1025), Device("b"))}, "device `a`: slots is 1025"),
+        ({"links": (Link("bus", lanes=2**31 - 1),)}, "link `bus`: lanes is 2147483647"),
+        ({"links": (Link("bus", lanes=1024),) * 4096}, "4194306 slots and lanes; at most 4194304"),
+    ],
+)
+def test_there_is_no_room_for_that_many(changes, message):
+    pair = Topology("pair", DEVICES, (Link("bus", lanes=1024),), [[-1, 0], [0, -1]])
+    with pytest.raises(TopologyError, match=message):
+        replace(pair, **changes)
+
+
 def test_topologies_differ_where_a_field_does():
     pair = Topology("pair", DEVICES, (Link("bus"),), [[-1, 0], [0, -1]])
     others = [

@@ -1,6 +1,7 @@
 """Reading files: bounded, decoded, and each read once, so that a pipe will do."""
 
 import json
+import os
 import re
 import sys
 from collections.abc import Mapping
@@ -20,6 +21,16 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # halves of pairs parse, but are 
 def source_name(path: str | Path) -> str:
     """What errors call a file."""
     return "the standard input" if str(path) == STANDARD_STREAM else f"`{path}`"
+
+
+def title_of(path: str | Path) -> str:
+    """A name for what is in a file: the file's own, without its ending.
+
+    Bytes in it that are not UTF-8, which no file could hold as text, are written as escapes.
+    """
+    if str(path) == STANDARD_STREAM:
+        return "graph"
+    return os.fsencode(Path(path).stem).decode("utf-8", "backslashreplace")
 
 
 def is_pipe(path: str | Path) -> bool:

@@ -190,10 +190,10 @@ def _print_summary(result: "Execution", predicted: float | None) -> None:
     took = spread(result.mean_s, result.spread_s)
     out.print(f"makespan {took} over {runs} {'run' if runs == 1 else 'runs'}{expected}")
     devices = table("device", "busy", "idle", "execs")
+    busy, idle = trace.utilization(), trace.idle_s()
     for i, device in enumerate(trace.devices):
         execs = int(((trace.device == i) & ~trace.is_transfer).sum())
-        busy, idle = trace.utilization()[i], trace.idle_s()[i]
-        devices.add_row(device.name, percent(busy), seconds(idle), str(execs))
+        devices.add_row(device.name, percent(busy[i]), seconds(idle[i]), str(execs))
     out.print(devices)
     by_class = ", ".join(f"{amount(v, 'B')} {k}" for k, v in trace.bytes_by_class().items())
     out.print(f"read: {by_class}; transfers overlap compute {percent(trace.overlap())}")

@@ -52,7 +52,8 @@ def assumed_topology(graph: "Graph | None") -> "Topology":
     name = DEFAULT
     if graph is not None and graph.exec_s is not None:
         width = graph.exec_s.shape[1]
-        name = f"reference:{width if width > 1 else 4}"
+        if width > 1 or graph.transfer_s is not None or not graph.num_tensors:
+            name = f"reference:{width if width > 1 else 4}"
     topology = read_topology(name)
     note(
         f"assuming the machine {name} ({topology.num_devices} devices); name yours with "
@@ -64,12 +65,12 @@ def assumed_topology(graph: "Graph | None") -> "Topology":
 def _made_for(assignment: "Assignment") -> "Topology":
     """The topology that an assignment names."""
     from doppler.errors import ConfigError, DopplerError
-    from doppler.topology import read_topology
+    from doppler.topology import preset
 
     if assignment.topology == HERE:
         return this_machine()
     try:
-        return read_topology(assignment.topology)
+        return preset(assignment.topology)  # a name in a file must not make us open another
     except DopplerError as error:
         raise ConfigError(
             f"the assignment was made for the machine `{assignment.topology}`, "

@@ -81,7 +81,7 @@ def place(
 
     take_stdout(output, as_json=as_json)
     if output is not None:
-        inputs = (graph_file, topology_name)
+        inputs = (graph_file, topology_name, placer.partition(":")[2] or None)
         check_output(output, kind=output_kind(output), inputs=inputs, force=force)
     chosen = make_placer(placer, budget_s=budget)
     graph = read_graph(graph_file)

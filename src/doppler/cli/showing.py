@@ -57,7 +57,7 @@ def show(
 
     Example: dop show p100x4
     """
-    from doppler.base.files import STANDARD_STREAM, decoded, read_bytes, source_name
+    from doppler.base.files import STANDARD_STREAM, decoded, read_bytes, source_name, title_of
     from doppler.topology import PRESETS
 
     is_name = target in (*PRESETS, HERE) or target.startswith("reference:")
@@ -87,8 +87,7 @@ def show(
     else:
         from doppler.formats import graph_from_text
 
-        name = "graph" if target == STANDARD_STREAM else Path(target).stem
-        graph = graph_from_text(text, source, name)
+        graph = graph_from_text(text, source, title_of(target))
         if topology_name is None:
             topology = assumed_topology(graph)
         else:
@@ -218,7 +217,7 @@ def _plan(assignment: "Assignment") -> dict[str, str]:
     """Devices by vertex; numbers where the file has no names."""
     devices = assignment.devices.tolist()
     vertices = assignment.vertex_names or [f"vertex {v}" for v in range(len(devices))]
-    names = assignment.device_names or [f"device {d}" for d in range(max(devices, default=-1) + 1)]
+    names = assignment.device_names or {d: f"device {d}" for d in devices}
     return {v: names[d] for v, d in zip(vertices, devices, strict=True) if d >= 0}
 
 

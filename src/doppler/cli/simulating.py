@@ -180,10 +180,10 @@ def _print_summary(trace: "Trace", makespans: Any, bound: float | None) -> None:
         how_good = f"; lower bound {seconds(bound)}, gap {percent(gap(trace.makespan_s, bound))}"
     out.print(f"makespan {seconds(trace.makespan_s)}{several}{how_good}")
     devices = table("device", "busy", "idle", "execs")
+    busy, idle = trace.utilization(), trace.idle_s()
     for i, device in enumerate(trace.devices):
         execs = int(((trace.device == i) & ~trace.is_transfer).sum())
-        busy, idle = trace.utilization()[i], trace.idle_s()[i]
-        devices.add_row(device.name, percent(busy), seconds(idle), str(execs))
+        devices.add_row(device.name, percent(busy[i]), seconds(idle[i]), str(execs))
     out.print(devices)
     by_class = ", ".join(f"{amount(v, 'B')} {k}" for k, v in trace.bytes_by_class().items())
     out.print(f"read: {by_class}; transfers overlap compute {percent(trace.overlap())}")

@@ -4,6 +4,7 @@ import numpy as np
 from rich.text import Text
 
 from doppler.base.arrays import BoolArray, FloatArray
+from doppler.base.text import visible
 from doppler.cli.output import percent, seconds
 from doppler.trace import Trace
 
@@ -16,15 +17,15 @@ def timeline(trace: Trace, width: int) -> Text:
 
     The height of a character is the share of its stretch of time in which that went on.
     """
-    labels = [device.name for device in trace.devices]
+    labels = [visible(device.name) for device in trace.devices]
     margin = max((len(label) for label in labels), default=0) + 5
     cells = max(10, min(width, 120) - margin - 9)
-    text = Text()
+    text, utilization = Text(), trace.utilization()
     for d, label in enumerate(labels):
         here = trace.device == d
         colour = COLOURS[d % len(COLOURS)]
         execs = here & ~trace.is_transfer
-        busy = f" {percent(trace.utilization()[d]):>7}"
+        busy = f" {percent(utilization[d]):>7}"
         text.append(f"{label:<{margin - 5}} run ")
         text.append(_shades(_filled(trace, execs, cells, trace.devices[d].slots)), colour)
         text.append(busy + "\n")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
-from doppler.base.files import STANDARD_STREAM, read_text, source_name
+from doppler.base.files import read_text, source_name, title_of
 from doppler.errors import FormatError, UnknownNameError
 from doppler.graph.graph import Graph
 
@@ -46,8 +46,8 @@ def read_graph(path: str | Path, *, format_name: str | None = None) -> Graph:
     >>> len(dp.read_graph("graph.json").assigned)
     4
     """
-    name = "graph" if str(path) == STANDARD_STREAM else Path(path).stem
-    return graph_from_text(read_text(path), source_name(path), name, format_name=format_name)
+    text = read_text(path)
+    return graph_from_text(text, source_name(path), title_of(path), format_name=format_name)
 
 
 def graph_from_text(

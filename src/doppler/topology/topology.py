@@ -20,6 +20,8 @@ from doppler.base.arrays import (
 from doppler.base.notebook import brief, html_table, number
 from doppler.errors import TopologyError
 
+MAX_ROOM = 1024  # slots of a device, or lanes of a link
+MAX_ROOMS = 1 << 22  # of all devices and links: the simulator keeps a number for each
 DTYPE_CLASSES = ("float16", "float32", "float64")
 VIA = ("direct", "host")  # ways to move data
 Rates = float | Mapping[str, float]  # flops per second: of all dtypes, or by dtype class
@@ -273,6 +275,7 @@ def _check(topology: Topology) -> None:
         raise TopologyError(f"topology `{topology.name}` has no devices")
     _check_numbers(topology)
     _check_measured(topology)
+    _check_rooms(topology)
     names = [d.name for d in topology.devices]
     if twice := next((n for n in names if names.count(n) > 1), None):
         raise TopologyError(f"two devices are named `{twice}`")
@@ -288,3 +291,16 @@ def _check(topology: Topology) -> None:
                     f"no link from `{names[source]}` to `{names[target]}`",
                     hint='name the pair in a link, or add a link with pairs = "others"',
                 )
+
+
+def _check_rooms(topology: Topology) -> None:
+    rooms = [("device", d.name, "slots", d.slots) for d in topology.devices]
+    rooms += [("link", link.name, "lanes", link.lanes) for link in topology.links]
+    for kind, name, column, room in rooms:
+        if room > MAX_ROOM:
+            no_limit = "; 0 stands for any number" if kind == "link" else ""
+            raise TopologyError(
+                f"{kind} `{name}`: {column} is {room}", hint=f"at most {MAX_ROOM}{no_limit}"
+            )
+    if (total := sum(room for *_, room in rooms)) > MAX_ROOMS:
+        raise TopologyError(f"{total} slots and lanes; at most {MAX_ROOMS} are supported")
