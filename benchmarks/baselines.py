@@ -40,6 +40,7 @@ from doppler.errors import DopplerError
 from doppler.mdp import make_instance
 from doppler.placers import lower_bounds, make_placer, placer_names
 from doppler.policies.kinds import Policy
+from doppler.problem import Problem
 from doppler.programs import random_dag
 from doppler.sim import Simulator
 from doppler.topology import read_topology
@@ -125,7 +126,7 @@ def train(graph: str, config: TrainConfig) -> Result:
 
 def judge(policy: Policy, graph: str) -> Result:
     """What the policy alone makes of a graph, in ms, and how long that took."""
-    instance = make_instance(*problem(f"p100x4/{graph}"))
+    instance = make_instance(Problem(*problem(f"p100x4/{graph}")))
     placer = placer_of(policy)
     placer.samples = SAMPLES
     began = perf_counter()
@@ -159,7 +160,7 @@ def _placer(graph: str, name: str, seed: int, search_s: float | None) -> Work:
         pair, seconds = problem(f"p100x4/{graph}"), search_s or budget.seconds
         found: Result = {"bound": lower_bounds(*pair).best_s * 1e3, "budget_s": seconds}
         began = perf_counter()
-        assignment = make_placer(name, budget_s=seconds).place(*pair, seed=seed)
+        assignment = make_placer(name).place(Problem(*pair), seed=seed, budget_s=seconds)
         found["seconds"] = perf_counter() - began
         return found | {"policy": Simulator(pair[1]).run(pair[0], assignment).makespan_s * 1e3}
 
@@ -179,7 +180,7 @@ def _scaling(name: str, size: int) -> Work:
         trainer = Trainer([(graph, topology)], config)
         placer = placer_of(trainer.policy)
         placer.samples = 0
-        instance = make_instance(graph, topology)
+        instance = make_instance(Problem(graph, topology))
         times = [_timed(lambda: placer.propose(instance)) for _ in range(3)]
         updates, run = [0.0], trainer.run()
         while len(updates) <= 3 and updates[-1] < LONG_S:

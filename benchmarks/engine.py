@@ -24,7 +24,7 @@ from simulator import Shape, best_s, make_graph, print_table
 from doppler.assignment import Assignment
 from doppler.engine.engine import Engine
 from doppler.graph import Graph
-from doppler.placers import make_placer
+from doppler.placers import make_placer, place, searches
 from doppler.programs import ProgramBuilder, chainmm, ffnn, llama_block, random_inputs
 from doppler.sharding import shard
 from doppler.sim import Simulator
@@ -278,8 +278,8 @@ def placers() -> None:
         for program in programs:
             graph = shard(program, 4)
             assignments = [
-                make_placer(name, budget_s=SEARCH_S).place(graph, topology, seed=0)
-                for name in PLACERS
+                place(graph, topology, placer, budget_s=SEARCH_S if searches(placer) else None)
+                for placer in map(make_placer, PLACERS)
             ]
             results = [
                 engine.execute(graph, each, random_inputs(program), repeats=10, warm_up=2)

@@ -40,6 +40,7 @@ from doppler.machine.validation import (
 )
 from doppler.placers import lower_bounds, make_placer
 from doppler.placers.search.annealing import AnnealingPlacer, warm_up
+from doppler.problem import Problem
 from doppler.programs.registry import workload
 from doppler.sim import SimConfig, simulate
 from doppler.topology import Topology
@@ -157,8 +158,10 @@ def place_all(
     graph: Graph, topology: Topology, engine: Engine, args: argparse.Namespace
 ) -> dict[str, Assignment]:
     """Every method's assignment on the probed topology, or in Stage III on the machine itself."""
-    found = {name: make_placer(name).place(graph, topology) for name in HEURISTICS}
-    found["search"] = AnnealingPlacer.with_budget(args.search_seconds).place(graph, topology)
+    found = {name: make_placer(name).place(Problem(graph, topology)) for name in HEURISTICS}
+    found["search"] = AnnealingPlacer().place(
+        Problem(graph, topology), budget_s=args.search_seconds
+    )
     config = TrainConfig(
         stages=("imitation", "sim"), seconds=args.train_seconds, threads=args.threads
     )

@@ -26,6 +26,7 @@ from doppler.policies.arrays.acting import play
 from doppler.policies.arrays.policy import from_torch
 from doppler.policies.dual import DualPolicy, PolicyConfig, make_policy
 from doppler.policies.inputs import make_inputs
+from doppler.problem import Problem
 from doppler.programs import random_dag
 from doppler.topology import read_topology
 
@@ -41,7 +42,7 @@ Work = Callable[[MakeWeights], object]
 def instance_of(vertices: int) -> Instance:
     depth = max(int(vertices**0.5) // 2, 2)
     graph = random_dag(vertices=vertices, depth=depth, seed=0)
-    return make_instance(graph, read_topology(MACHINE))
+    return make_instance(Problem(graph, read_topology(MACHINE)))
 
 
 def by_torch(policy: DualPolicy, instance: Instance) -> Weights:

@@ -36,6 +36,7 @@ from doppler.placers.learned.doppler import DopplerPlacer
 from doppler.placers.search.annealing import SearchConfig, search, starting_points
 from doppler.policies.acting import Actor
 from doppler.policies.dual import DualPolicy, PolicyConfig, make_policy
+from doppler.problem import Problem
 from doppler.sim import Simulator
 from doppler.topology import Topology
 from doppler.training import trainer as trainer_module
@@ -136,7 +137,7 @@ def judge(
     """
     began = perf_counter()
     placer = DopplerPlacer(policy, samples=samples)
-    _, _, makespans = placer.propose(make_instance(graph, topology), seed=1)
+    _, _, makespans = placer.propose(make_instance(Problem(graph, topology)), seed=1)
     return {
         "policy": makespans.min() * 1e3,
         "greedy": makespans[0] * 1e3,
@@ -160,7 +161,7 @@ def _rule(label: str) -> Callable[[float, int], Result]:
 
     def work(seconds: float, seed: int) -> Result:
         graph, topology = problem(label)
-        instance = make_instance(graph, topology)
+        instance = make_instance(Problem(graph, topology))
         policy = make_policy(PolicyConfig(select=False), seed)
         actor = Actor(instance)
         scores, by_rule = policy.scores(actor.inputs), Sampling(place_early=True)
@@ -174,9 +175,9 @@ def _rule(label: str) -> Callable[[float, int], Result]:
 def _search(label: str) -> Callable[[float, int], Result]:
     def work(seconds: float, seed: int) -> Result:
         graph, topology = problem(label)
-        starts = starting_points(graph, topology, seed)
+        starts = starting_points(Problem(graph, topology), seed)
         config = SearchConfig(seconds=seconds, chains=2)
-        result = search(graph, topology, starts, config, seed=seed)
+        result = search(Problem(graph, topology), starts, config, seed=seed)
         return {"best": result.cost_s * 1e3, "evaluations": result.evaluations}
 
     return work
@@ -204,12 +205,16 @@ def _untrained(label: str) -> Callable[[float, int], Result]:
 
 def _seeded(policy: DualPolicy, graph: Graph, topology: Topology, seed: int) -> Result:
     """Search from the policy's proposals against search from the heuristics, in evaluations."""
-    devices, _, makespans = DopplerPlacer(policy).propose(make_instance(graph, topology))
-    instance = make_instance(graph, topology)
+    devices, _, makespans = DopplerPlacer(policy).propose(make_instance(Problem(graph, topology)))
+    instance = make_instance(Problem(graph, topology))
     first = np.argsort(makespans)[:12]
     config = SearchConfig(evaluations=SEED_EVALUATIONS, chains=1)
-    plain = search(graph, topology, starting_points(graph, topology, seed), config, seed=seed)
-    seeded = search(graph, topology, list(instance.expand(devices[first])), config, seed=seed)
+    plain = search(
+        Problem(graph, topology), starting_points(Problem(graph, topology), seed), config, seed=seed
+    )
+    seeded = search(
+        Problem(graph, topology), list(instance.expand(devices[first])), config, seed=seed
+    )
     sooner = [n for _, n, cost_s in seeded.history if cost_s <= plain.cost_s]
     return {
         "search_from_heuristics": plain.cost_s * 1e3,
@@ -277,7 +282,7 @@ def _machine(name: str) -> Callable[[float, int], Result]:
 
 def _on(policy: DualPolicy, graph: Graph, topology: Topology) -> Result:
     """Makespan and the share of reads within a device, within a group and across groups."""
-    assignment = DopplerPlacer(policy).place(graph, topology)
+    assignment = DopplerPlacer(policy).place(Problem(graph, topology))
     trace = Simulator(topology).run(graph, assignment)
     producer = graph.tensor_producer[graph.edge_tensor]
     kept = ~graph.is_input[producer]

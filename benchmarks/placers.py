@@ -29,6 +29,7 @@ from doppler.graph import Graph, build_graph
 from doppler.placers import gap, lower_bounds, make_placer, placer_names
 from doppler.placers.exact.placer import ExactResult, solve_exactly
 from doppler.placers.search.annealing import SearchConfig, search, starting_points, warm_up
+from doppler.problem import Problem
 from doppler.programs import random_dag
 from doppler.sim import Simulator
 from doppler.topology import Topology, read_topology
@@ -67,8 +68,8 @@ def problem(label: str) -> tuple[Graph, Topology]:
 
 def searched(graph: Graph, topology: Topology, seconds: float) -> tuple[float, list[float]]:
     """Seconds of the best assignment found, and when the search came within 1 % of it."""
-    starts = starting_points(graph, topology, 0)
-    result = search(graph, topology, starts, SearchConfig(seconds=seconds, chains=CORES))
+    starts = starting_points(Problem(graph, topology), 0)
+    result = search(Problem(graph, topology), starts, SearchConfig(seconds=seconds, chains=CORES))
     return result.cost_s, [s for s, _, cost in result.history if cost <= 1.01 * result.cost_s]
 
 
@@ -77,7 +78,7 @@ def instant(graph: Graph, topology: Topology) -> dict[str, float]:
     found = {}
     for name in INSTANT:
         try:
-            assignment = make_placer(name).place(graph, topology, seed=0)
+            assignment = make_placer(name).place(Problem(graph, topology), seed=0)
             found[name] = Simulator(topology).run(graph, assignment).makespan_s * 1e3
         except DopplerError as error:
             print(f"  {name} failed: {error.message}")
@@ -131,11 +132,11 @@ def show_moves(labels: list[str]) -> None:
     print("|---|---|---|---|---|")
     for label in labels:
         graph, topology = problem(label)
-        starts = starting_points(graph, topology, 0)
+        starts = starting_points(Problem(graph, topology), 0)
         config = SearchConfig(evaluations=MOVES, chains=1)
-        best = search(graph, topology, starts, config).devices
+        best = search(Problem(graph, topology), starts, config).devices
         began = process_time()
-        search(graph, topology, [best], replace(config, hot=SearchConfig().cold))
+        search(Problem(graph, topology), [best], replace(config, hot=SearchConfig().cold))
         move_s = (process_time() - began) / MOVES
         rng, near = np.random.default_rng(0), np.repeat(best[None], MOVES, axis=0)
         moved = rng.choice(graph.assigned, MOVES)
@@ -163,7 +164,7 @@ def show_exact(labels: list[str], seconds: float) -> None:
         found: list[ExactResult] = []
         for seed, long in product(range(EXACT_SEEDS), (True, False)):
             graph = random_graph(int(vertices), topology, seed, long=long)
-            found.append(solve_exactly(graph, topology, seconds=seconds))
+            found.append(solve_exactly(Problem(graph, topology), seconds=seconds))
         took = [result.seconds for result in found]
         ratio = [result.makespan_s / result.static_s for result in found]
         print(
@@ -202,7 +203,7 @@ def show_scaling(labels: list[str]) -> None:
         for graph in graphs:
             placer = make_placer(name)
             began = perf_counter()
-            placer.place(graph, topology, seed=0)
+            placer.place(Problem(graph, topology), seed=0)
             times.append(perf_counter() - began)
         print(f"  {name:<15}" + "".join(f"{t:>10.2f}" for t in times), flush=True)
 

@@ -24,6 +24,7 @@ from doppler.placers import Placer
 from doppler.placers.learned.doppler import DopplerPlacer
 from doppler.placers.lists.critical_path import CriticalPathPlacer
 from doppler.policies.dual import make_policy
+from doppler.problem import Problem
 from doppler.programs import random_dag
 from doppler.topology import Topology, read_topology
 from doppler.training.config import TrainConfig, preset
@@ -228,7 +229,7 @@ def placing_ms(placer: Placer, pair: Pair) -> float:
     times = []
     for _ in range(1 + ROUNDS):
         began = perf_counter()
-        placer.place(*pair)
+        placer.place(Problem(*pair))
         times.append(perf_counter() - began)
     return 1e3 * min(times[1:])
 

@@ -43,7 +43,7 @@ from placers import problem as paper_problem
 
 from doppler.assignment import Assignment
 from doppler.base.arrays import IntArray
-from doppler.datasets import FAMILIES, MACHINES, Problem, draw_problem, make_problem
+from doppler.datasets import FAMILIES, MACHINES, DrawnProblem, draw_problem, make_problem
 from doppler.datasets.recipe import Recipe
 from doppler.errors import DopplerError
 from doppler.graph import Graph
@@ -55,6 +55,7 @@ from doppler.placers.portfolio import LEARNED_SHARE, AutoPlacer
 from doppler.placers.search.annealing import SearchConfig, search, starting_points
 from doppler.policies.arrays.config import PolicyConfig
 from doppler.policies.kinds import make_any
+from doppler.problem import Problem
 from doppler.runs.run import resume_run, start_run
 from doppler.sim import Simulator
 from doppler.topology import Topology
@@ -118,9 +119,9 @@ def jobs(settings: Settings) -> list[Job]:
     return found
 
 
-def cases(settings: Settings) -> dict[str, Callable[[], Problem]]:
+def cases(settings: Settings) -> dict[str, Callable[[], DrawnProblem]]:
     """The problems to place: `left-out/…`, `families/…/3`, `machines/…/3`."""
-    found: dict[str, Callable[[], Problem]] = {}
+    found: dict[str, Callable[[], DrawnProblem]] = {}
     for label in SIX:
         found[f"left-out/{label}"] = partial(_paper, label)
     most, machines = settings.max_vertices, list(MACHINES)
@@ -142,12 +143,12 @@ def _workload(label: str) -> str:
     return label.partition("/")[2]
 
 
-def _paper(label: str) -> Problem:
+def _paper(label: str) -> DrawnProblem:
     graph, topology = paper_problem(label)
-    return Problem(graph, topology, _workload(label), 0)
+    return DrawnProblem(graph, topology, _workload(label), 0)
 
 
-def _on_machine(machine: str, seed: int, max_vertices: int) -> Problem:
+def _on_machine(machine: str, seed: int, max_vertices: int) -> DrawnProblem:
     family = draw_problem("train", seed, max_vertices=max_vertices).family
     return make_problem(family, machine, seed, max_vertices=max_vertices)
 
@@ -182,7 +183,7 @@ def placer_of(run: Path) -> DopplerPlacer:
     if not run.is_dir():
         raise SystemExit(f"there is no policy in {run}: do the jobs 'train/*' first")
     placer = DopplerPlacer.from_path(run)
-    placer.place(*paper_problem("p100x4/chainmm"))
+    placer.place(Problem(*paper_problem("p100x4/chainmm")))
     return placer
 
 
@@ -197,10 +198,12 @@ def makespan_s(graph: Graph, topology: Topology, assignment: Assignment) -> floa
     return float(Simulator(topology).makespans(graph, [assignment])[0])
 
 
-def policy_s(placer: DopplerPlacer, graph: Graph, topology: Topology) -> tuple[float, float]:
+def policy_s(
+    placer: DopplerPlacer, graph: Graph, topology: Topology, budget_s: float | None = None
+) -> tuple[float, float]:
     """The makespan of the policy alone, and the seconds it took to place."""
     began = perf_counter()
-    assignment = placer.place(graph, topology, seed=1)
+    assignment = placer.place(Problem(graph, topology), seed=1, budget_s=budget_s)
     took_s = perf_counter() - began
     return makespan_s(graph, topology, assignment), took_s
 
@@ -208,7 +211,7 @@ def policy_s(placer: DopplerPlacer, graph: Graph, topology: Topology) -> tuple[f
 def searched_s(graph: Graph, topology: Topology, seconds: float) -> float:
     """The makespan that so many seconds of search on one core find, heuristics included."""
     began = perf_counter()
-    return _search_s(graph, topology, starting_points(graph, topology, 0), seconds, began)
+    return _search_s(graph, topology, starting_points(Problem(graph, topology), 0), seconds, began)
 
 
 def _search_s(
@@ -216,14 +219,14 @@ def _search_s(
 ) -> float:
     """What search from there finds in what is left of the seconds."""
     left = max(seconds - (perf_counter() - began), 1e-3)
-    return search(graph, topology, starts, SearchConfig(seconds=left, chains=1)).cost_s
+    return search(Problem(graph, topology), starts, SearchConfig(seconds=left, chains=1)).cost_s
 
 
 def from_policy_s(placer: DopplerPlacer, graph: Graph, topology: Topology, seconds: float) -> float:
     """The same from the policy's best, which is sampled for as long as `auto` does."""
     began = perf_counter()
-    instance = make_instance(graph, topology)
-    devices, _, makespans = placer.within(LEARNED_SHARE * seconds).propose(instance)
+    instance = make_instance(Problem(graph, topology))
+    devices, _, makespans = placer.propose(instance, budget_s=LEARNED_SHARE * seconds)
     first = np.argsort(makespans)[:STARTS]
     found_s = _search_s(graph, topology, list(instance.expand(devices[first])), seconds, began)
     return min(found_s, float(makespans.min()))
@@ -239,26 +242,26 @@ def from_random_s(graph: Graph, topology: Topology, seconds: float) -> float:
 def auto_s(placer: DopplerPlacer, graph: Graph, topology: Topology, seconds: float) -> float:
     """What `auto` makes with the policy; infinity where nothing fits into memory."""
     try:
-        answer = AutoPlacer(seconds, learned=placer).place(graph, topology)
+        answer = AutoPlacer(seconds, learned=placer).place(Problem(graph, topology))
     except DopplerError:
         return inf
     return makespan_s(graph, topology, answer)
 
 
-def known(settings: Settings, make: Callable[[], Problem], seed: int) -> Result:
+def known(settings: Settings, make: Callable[[], DrawnProblem], seed: int) -> Result:
     """What is known of a problem without a policy."""
     problem = make()
     graph, topology = problem.graph, problem.topology
     found = {
         "search": searched_s(graph, topology, settings.seconds),
-        "lists": listed_s(problem, seed),
+        "lists": listed_s(problem.problem, seed),
         "bound": lower_bounds(graph, topology).best_s,
     }
     about = {"graph": graph.name, "topology": topology.name, "search_s": settings.seconds}
     return about | {key: _number(value) for key, value in found.items()}
 
 
-def placed(settings: Settings, case: str, make: Callable[[], Problem], seed: int) -> Result:
+def placed(settings: Settings, case: str, make: Callable[[], DrawnProblem], seed: int) -> Result:
     """What the policy alone makes of a problem, and `auto` with it."""
     problem = make()
     left_out = (problem.family,) if case.startswith("left-out/") else ()
@@ -293,7 +296,7 @@ def equal_time(settings: Settings, size: int, seconds: float, number: int, seed:
     graph, topology = _of_size(size, number)
     placer = placer_of(_run_of(settings, seed))
     found = {
-        "policy": policy_s(placer.within(seconds), graph, topology)[0],
+        "policy": policy_s(placer, graph, topology, seconds)[0],
         "auto": auto_s(placer, graph, topology, seconds),
         "from policy": from_policy_s(placer, graph, topology, seconds),
     }

@@ -159,8 +159,8 @@ def impatient(monkeypatch):
 
 
 def test_placing_in_a_notebook_shows_a_bar(screen, impatient) -> None:
-    placer = dp.make_placer("annealing", budget_s=0.05)
-    dp.place(random_dag(vertices=8, depth=3), dp.Topology.preset("cpu2"), placer)
+    graph = random_dag(vertices=8, depth=3)
+    dp.place(graph, dp.Topology.preset("cpu2"), "annealing", budget_s=0.05)
     assert any("searching" in html for html in screen.shown)
 
 

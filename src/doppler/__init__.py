@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         place,
     )
     from doppler.placers.learned.doppler import DopplerPlacer
+    from doppler.problem import Problem
     from doppler.programs import Program, ProgramBuilder
     from doppler.serving.online import OnlinePlacer
     from doppler.serving.rotation import OnlineConfig
@@ -69,6 +70,7 @@ _MODULE_OF = {
     "OnlinePlacer": "doppler.serving.online",
     "OpKind": "doppler.graph",
     "Placer": "doppler.placers",
+    "Problem": "doppler.problem",
     "Program": "doppler.programs",
     "ProgramBuilder": "doppler.programs",
     "ReferenceSimulator": "doppler.sim",

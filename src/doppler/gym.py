@@ -8,10 +8,12 @@ Gymnasium (since 1.0) knows no environment before the module that registers it i
 says where to look does: `gymnasium.make("doppler.gym:doppler/Assign-v0", …)`.
 """
 
+from doppler.cost import CostModel
 from doppler.errors import MissingExtraError
 from doppler.executor import Executor
 from doppler.graph.graph import Graph
 from doppler.mdp.env import AssignEnv
+from doppler.resolve import as_problem
 from doppler.sim.simulator import Simulator
 from doppler.topology.topology import Topology
 
@@ -23,9 +25,16 @@ except ImportError:
 ENV_ID = "doppler/Assign-v0"
 
 
-def make_env(graph: Graph, topology: Topology, executor: Executor | None = None) -> AssignEnv:
+def make_env(
+    graph: Graph,
+    topology: Topology,
+    executor: Executor | None = None,
+    *,
+    cost_model: CostModel | None = None,
+) -> AssignEnv:
     """The environment of a graph on a topology; the simulator tells makespans unless given."""
-    return AssignEnv(graph, topology, executor or Simulator(topology))
+    problem = as_problem(graph, topology, cost_model)
+    return AssignEnv(problem, executor or Simulator(problem))
 
 
 register(id=ENV_ID, entry_point="doppler.gym:make_env")

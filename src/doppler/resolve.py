@@ -3,9 +3,11 @@
 from pathlib import Path
 
 from doppler.assignment import Assignment, read_assignment
+from doppler.cost import CostModel, DefaultCostModel
 from doppler.errors import WrongTypeError
 from doppler.formats.registry import read_graph
 from doppler.graph.graph import Graph
+from doppler.problem import Problem
 from doppler.topology.presets import read_topology
 from doppler.topology.topology import Topology
 
@@ -37,3 +39,10 @@ def as_assignment(value: Assignment | str | Path) -> Assignment:
         wanted = "an Assignment, or the path of an assignment file"
         raise WrongTypeError("assignment", value, wanted)
     return value
+
+
+def as_problem(
+    graph: Graph | str | Path, topology: Topology | str | Path, cost_model: CostModel | None = None
+) -> Problem:
+    """The problem of placing a graph on a topology, each a value or a name; priced by default."""
+    return Problem(as_graph(graph), as_topology(topology), cost_model or DefaultCostModel())

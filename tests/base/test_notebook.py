@@ -129,7 +129,7 @@ def test_reprs_by_example() -> None:
     assert repr(answer) == "<Answer of 'n': 3 vertices placed, no makespan is below 1 s>"
     assert repr(row) == "<ComparisonRow 'n': makespan 1 s, gap 100.0%, planned in 1 s>"
     assert repr(failed) == "<ComparisonRow 'n': failed, n>"
-    costs = dp.SimConfig().cost_model.costs(graph, topology)
+    costs = dp.Problem(graph, topology).costs
     assert repr(costs) == "<Costs: 3 vertices on 2 devices, 3 tensors>"
     one = np.ones(1)
     validation = Validation("g", "t", ("heft",), one, one, one * 1.5)

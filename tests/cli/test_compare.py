@@ -9,6 +9,7 @@ from doppler.formats import read_graph
 from doppler.placers import make_placer
 from doppler.placers.base import cores
 from doppler.placers.comparison import _take_cores
+from doppler.problem import Problem
 from doppler.sim import simulate
 from doppler.topology import Topology
 
@@ -22,7 +23,7 @@ def test_compare_sorts_and_repeats_the_simulator(dop: Dop, files: Path) -> None:
     assert makespans == sorted(makespans)
     assert rows[-1]["placer"] == "single"
     graph, topology = read_graph(files / "graph.json"), Topology.preset("p100x4")
-    assignment = make_placer("critical-path").place(graph, topology)
+    assignment = make_placer("critical-path").place(Problem(graph, topology))
     by_name = {row["placer"]: row for row in rows}
     assert (
         by_name["critical-path"]["makespan_s"] == simulate(graph, topology, assignment).makespan_s

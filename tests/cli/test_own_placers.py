@@ -12,20 +12,20 @@ import doppler as dp
 class Last:
     name = "last"
 
-    def place(self, graph, topology, *, seed=0):
-        last = topology.num_devices - 1
-        return dp.Assignment([-1 if each else last for each in graph.is_input])
+    def place(self, problem, *, seed=0, budget_s=None):
+        last = problem.topology.num_devices - 1
+        return dp.Assignment([-1 if each else last for each in problem.graph.is_input])
 
 class Short(Last):
     name = "short"
 
-    def place(self, graph, topology, *, seed=0):
+    def place(self, problem, *, seed=0, budget_s=None):
         return dp.Assignment([0])
 
 class Raises(Last):
     name = "raises"
 
-    def place(self, graph, topology, *, seed=0):
+    def place(self, problem, *, seed=0, budget_s=None):
         raise ZeroDivisionError("here")
 """
 

@@ -20,7 +20,7 @@ from doppler.datasets import (
     MAX_VERTICES,
     RATIOS,
     SPLITS,
-    Problem,
+    DrawnProblem,
     communication_ratio,
     draw_problem,
     make_problem,
@@ -32,9 +32,9 @@ from doppler.errors import ConfigError, UnknownNameError
 from doppler.graph import Graph
 from doppler.graph.builder import GraphBuilder
 from doppler.placers.bounds.lower import lower_bounds
-from doppler.placers.bounds.memory import working_bytes
 from doppler.placers.lists.schedulers import HeftPlacer, MemoryEtfPlacer
 from doppler.placers.lists.trivial import RoundRobinPlacer, SinglePlacer
+from doppler.problem import Problem
 from doppler.programs.registry import WORKLOADS
 from doppler.sim.simulator import Simulator
 from doppler.topology import Device, Link, Topology, read_topology
@@ -45,23 +45,23 @@ seeds = st.integers(0, 2**63)
 
 
 @cache
-def some(split: str) -> list[Problem]:
+def some(split: str) -> list[DrawnProblem]:
     return list(problems(split, 60, seed=1))
 
 
-def all_of_them() -> list[Problem]:
+def all_of_them() -> list[DrawnProblem]:
     return [problem for split in SPLITS for problem in some(split)]
 
 
-def limited() -> list[Problem]:
+def limited() -> list[DrawnProblem]:
     return [p for p in all_of_them() if isfinite(p.topology.devices[0].memory_bytes)]
 
 
 @cache
-def makespans_s(problem: Problem) -> FloatArray:
+def makespans_s(problem: DrawnProblem) -> FloatArray:
     """Of HEFT, round-robin, m-ETF and one device for everything."""
     placers = (HeftPlacer(), RoundRobinPlacer(), MemoryEtfPlacer(), SinglePlacer())
-    devices = [p.place(problem.graph, problem.topology).devices for p in placers]
+    devices = [p.place(problem.problem).devices for p in placers]
     return Simulator(problem.topology).makespans(problem.graph, np.array(devices))
 
 
@@ -246,7 +246,9 @@ def test_live_bytes_by_hand() -> None:
     a = b.op("a", "matmul", reads=[b.input("x", output_bytes=1000)], output_bytes=10, flops=1)
     c = b.op("c", "matmul", reads=[a], output_bytes=20, flops=1)
     b.op("d", "matmul", reads=[c], output_bytes=5, flops=1)
-    assert live_bytes(b.build()) == 30  # a and c; then c and d are 25
+    assert (
+        live_bytes(Problem(b.build(), read_topology("p100x4"))) == 30
+    )  # a and c; then c and d are 25
 
 
 def test_some_simple_placer_runs_in_every_problem_with_limited_memory() -> None:
@@ -255,7 +257,7 @@ def test_some_simple_placer_runs_in_every_problem_with_limited_memory() -> None:
     for problem in found:
         assert makespans_s(problem)[:3].min() < inf
         largest = max(device.memory_bytes for device in problem.topology.devices)
-        assert working_bytes(problem.graph).max() <= largest
+        assert problem.problem.working_bytes.max() <= largest
 
 
 def test_limited_memory_matters() -> None:

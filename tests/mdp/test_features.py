@@ -14,6 +14,7 @@ from doppler.graph import GraphBuilder
 from doppler.mdp import DEVICE_FEATURES, FEATURE_SETS, VERTEX_FEATURES, Episode, make_instance
 from doppler.mdp.features import MOST_SHARE, NOT_SECONDS, early, squeeze
 from doppler.mdp.instance import Instance
+from doppler.problem import Problem
 from doppler.programs import random_dag
 from doppler.topology import Host, Topology
 
@@ -24,7 +25,9 @@ SCALE_S = 5.75  # (2.5 + 3 + 3 + 3) / 2
 def example() -> Instance:
     """C reads A and B, E reads B. A mean transfer takes 0.5 + 0.75 per byte: 3.5 s, 2 s, 2 s."""
     exec_s = [[2, 3], [4, 2], [1, 5], [3, 3]]
-    return make_instance(graph_of(exec_s, {(A, C): 4.0, (B, C): 2.0, (B, E): 2.0}), unequal_pair())
+    return make_instance(
+        Problem(graph_of(exec_s, {(A, C): 4.0, (B, C): 2.0, (B, E): 2.0}), unequal_pair())
+    )
 
 
 def seconds(episode: Episode, vertex: int) -> dict[str, list[float]]:
@@ -122,7 +125,7 @@ def test_device_features_before_and_after_each_step() -> None:
 
 
 def test_inputs_start_at_the_earliest_and_end_at_the_latest() -> None:
-    instance = make_instance(graph_of([1, 2, 4], {(0, 2): 1.0, (1, 2): 1.0}), uniform(2))
+    instance = make_instance(Problem(graph_of([1, 2, 4], {(0, 2): 1.0, (1, 2): 1.0}), uniform(2)))
     episode = Episode(instance)
     episode.place(1, 0)
     episode.place(0, 0)
@@ -138,7 +141,7 @@ def test_all_siblings_are_a_share_of_one_whatever_the_number_of_tensors() -> Non
     two, other, reader = (g.vertex(n, "matmul", exec_s=1.0) for n in ("two", "other", "reader"))
     for producer in (two, two, other):
         g.edge(g.tensor(producer, 1.0), reader)
-    instance = make_instance(g.build(), uniform(2))
+    instance = make_instance(Problem(g.build(), uniform(2)))
     episode = Episode(instance)
     share = DEVICE_FEATURES.index("sibling_share")
     assert episode.device_features(two)[:, share].tolist() == [0.0, 0.0]
@@ -152,7 +155,7 @@ def test_the_distance_to_siblings_is_a_mean_and_of_the_largest_output() -> None:
     small, large = g.tensor(v, 1.0), g.tensor(v, 5.0)
     for tensor, reader in ((small, r), (large, s), (g.tensor(p, 1.0), r), (g.tensor(q, 1.0), s)):
         g.edge(tensor, reader)
-    instance = make_instance(g.build(), uniform(3))
+    instance = make_instance(Problem(g.build(), uniform(3)))
     episode = Episode(instance)
     episode.place(p, 0)
     episode.place(q, 1)
@@ -167,7 +170,7 @@ def test_inputs_are_no_vertices_of_the_process() -> None:
     x = g.input("x", output_bytes=1e9)
     h = g.op("h", "matmul", reads=[x], output_bytes=2.0, exec_s=1.0)
     g.op("y", "matmul", reads=[h, x], output_bytes=0.0, exec_s=1.0)
-    instance = make_instance(g.build(), uniform(2))
+    instance = make_instance(Problem(g.build(), uniform(2)))
     assert instance.vertices.tolist() == [1, 2]
     assert instance.edges.tolist() == [[0], [1]]
     assert instance.vertex_features[0, 1] == 0.0  # what an input sends costs nothing
@@ -183,7 +186,10 @@ def test_features_do_not_depend_on_the_unit_of_time(factor: float) -> None:
     moves = np.array([1.0, 2.0, 3.0])
     one, other = (
         make_instance(
-            graph_of([s * f for s in exec_s], edges, transfer_s=(moves * f).tolist()), uniform(3)
+            Problem(
+                graph_of([s * f for s in exec_s], edges, transfer_s=(moves * f).tolist()),
+                uniform(3),
+            )
         )
         for f in (1.0, factor)
     )
@@ -201,7 +207,7 @@ def test_features_do_not_depend_on_the_unit_of_time(factor: float) -> None:
 def test_features_are_finite_and_not_negative(data: st.DataObject) -> None:
     memories = st.just(float("inf")) | st.integers(1, 40).map(float)
     topology = data.draw(topologies(memory_bytes=memories))
-    instance = make_instance(data.draw(graphs(num_devices=topology.num_devices)), topology)
+    instance = make_instance(Problem(data.draw(graphs(num_devices=topology.num_devices)), topology))
     for static in (instance.vertex_features, instance.edge_features):
         assert np.isfinite(static).all()
         assert (static >= 0).all()
@@ -222,7 +228,7 @@ def test_features_are_finite_and_not_negative(data: st.DataObject) -> None:
 @pytest.mark.parametrize("exec_s", [0.0, 1e-30, 1e-20])
 def test_graphs_without_work_have_features(exec_s: float) -> None:
     graph = graph_of([exec_s] * 2, {(0, 1): 1.0}, transfer_s=[10.0])
-    instance = make_instance(graph, uniform(2))
+    instance = make_instance(Problem(graph, uniform(2)))
     assert np.isfinite(instance.vertex_features).all()
     episode = Episode(instance)
     episode.place(0, 0)
@@ -236,7 +242,7 @@ def test_the_sets_of_features() -> None:
 
 def test_devices_of_different_speed_look_different() -> None:
     topology = Topology.preset("a100x2-t4x2")
-    episode = Episode(make_instance(random_dag(vertices=40, depth=5, seed=1), topology))
+    episode = Episode(make_instance(Problem(random_dag(vertices=40, depth=5, seed=1), topology)))
     exec_s = episode.device_features(episode.candidates[0])[:, DEVICE_FEATURES.index("exec")]
     assert exec_s[0] == exec_s[1] < exec_s[2] == exec_s[3]
 
@@ -248,7 +254,7 @@ def test_the_host_takes_its_time_and_a_tensor_is_moved_once() -> None:
     for name in "bc":
         builder.op(name, "matmul", reads=[tensor], output_bytes=1, exec_s=1.0, transfer_s=2.0)
     host = Host(dispatch_s=0.25, completion_s=0.25)
-    instance = make_instance(builder.build(), replace(uniform(2), host=host))
+    instance = make_instance(Problem(builder.build(), replace(uniform(2), host=host)))
     assert instance.tables.hop_s == 0.5
     episode = Episode(instance)
     episode.place(0, 0)
@@ -265,7 +271,7 @@ def test_siblings_meet_after_chains() -> None:
     0 → 1 → 2 → 6, 3 → 4 → 5 → 6, and 4 → 7: what 3 makes meets others at 6 and at 7 only after 4.
     """
     chains = {(0, 1): 1.0, (1, 2): 1.0, (2, 6): 1.0, (3, 4): 1.0, (4, 5): 1.0, (5, 6): 1.0}
-    instance = make_instance(graph_of([1] * 8, chains | {(4, 7): 1.0}), uniform(2))
+    instance = make_instance(Problem(graph_of([1] * 8, chains | {(4, 7): 1.0}), uniform(2)))
     tables = instance.tables
     meets = {
         (int(a), int(b)): int(w) for a, b, w in zip(*instance.edges, tables.edge_meets, strict=True)
@@ -308,7 +314,7 @@ def test_memory_while_vertices_are_placed() -> None:
     b = g.op("b", "matmul", reads=[x], output_bytes=2.0, exec_s=1.0)
     g.op("c", "matmul", reads=[a, b], output_bytes=0.0, exec_s=1.0)
     g.op("e", "matmul", reads=[b], output_bytes=3.0, exec_s=1.0)
-    episode = Episode(make_instance(g.build(), small_memories(8.0, 4.0, float("inf"))))
+    episode = Episode(make_instance(Problem(g.build(), small_memories(8.0, 4.0, float("inf")))))
     nothing = [0.0, 0.0]
     assert memory(episode, A) == [[0.5, 0.0], [1.0, 0.0], nothing]
     episode.place(A, 0)
@@ -326,7 +332,7 @@ def test_memory_while_vertices_are_placed() -> None:
 def test_far_too_little_memory_is_all_the_same() -> None:
     g = GraphBuilder("large")
     g.op("a", "matmul", reads=[], output_bytes=1e9, exec_s=1.0)
-    episode = Episode(make_instance(g.build(), small_memories(1.0, 1e8)))
+    episode = Episode(make_instance(Problem(g.build(), small_memories(1.0, 1e8))))
     assert memory(episode, A) == [[MOST_SHARE, MOST_SHARE], [MOST_SHARE, MOST_SHARE]]
 
 

@@ -11,6 +11,7 @@ from doppler.base.arrays import IntArray
 from doppler.graph import Graph, GraphBuilder, build_graph
 from doppler.mdp import Episode, Instance, make_instance
 from doppler.mdp.rollout import FREE, Roller, Sampling
+from doppler.problem import Problem
 from doppler.programs import random_dag
 from doppler.topology import Topology
 
@@ -48,7 +49,7 @@ def assert_equal(instance: Instance, played: Played) -> None:
 def test_small_graphs(data: st.DataObject, sampling: Sampling, seed: int) -> None:
     topology = data.draw(topologies(memory_bytes=memories))
     instance = make_instance(
-        data.draw(graphs(max_vertices=12, num_devices=topology.num_devices)), topology
+        Problem(data.draw(graphs(max_vertices=12, num_devices=topology.num_devices)), topology)
     )
     if instance.num_vertices == 0:
         assert Episode(instance).done
@@ -98,7 +99,7 @@ def test_larger_graphs(machine: str) -> None:
         graph = random_dag(vertices=80, depth=3 + 5 * seed, seed=seed)
         if machine.startswith("reference"):
             graph = explicit(graph, seed)
-        instance = make_instance(graph, topology)
+        instance = make_instance(Problem(graph, topology))
         assert_equal(instance, play(instance, random_weights(instance, seed), seeds=3))
 
 
@@ -113,7 +114,7 @@ def explicit(graph: Graph, seed: int) -> Graph:
 def test_a_graph_of_inputs_only_is_done_at_once() -> None:
     g = GraphBuilder("inputs")
     g.input("x", output_bytes=1.0)
-    instance = make_instance(g.build(), Topology.preset("p100x4"))
+    instance = make_instance(Problem(g.build(), Topology.preset("p100x4")))
     assert Episode(instance).done
     rollouts = Roller(instance).play(random_weights(instance), Sampling(), np.arange(2))
     assert rollouts.order.shape == (2, 0)

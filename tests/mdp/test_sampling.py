@@ -22,13 +22,13 @@ from mdp.playing import (
 from strategies import graphs, topologies
 
 from doppler.base.arrays import FloatArray
-from doppler.cost import DefaultCostModel
 from doppler.graph import GraphBuilder
 from doppler.mdp import DEVICE_FEATURES, Instance, make_instance
 from doppler.mdp.kernel import Weights
 from doppler.mdp.rollout import GREEDY, MIN_PART, Roller, Sampling, in_group
 from doppler.placers.lists.reference import place_by_rank
 from doppler.placers.lists.rules import RankRule, flatten
+from doppler.problem import Problem
 from doppler.programs import random_dag
 from doppler.topology import Host, Topology
 
@@ -37,11 +37,13 @@ MANY = 20_000
 
 def loose(count: int = 4, num_devices: int = 2) -> Instance:
     """Vertices without edges: all are candidates from the beginning."""
-    return make_instance(graph_of([1.0] * count), uniform(num_devices))
+    return make_instance(Problem(graph_of([1.0] * count), uniform(num_devices)))
 
 
 def larger() -> tuple[Instance, Weights]:
-    instance = make_instance(random_dag(vertices=60, depth=6, seed=3), Topology.preset("p100x4"))
+    instance = make_instance(
+        Problem(random_dag(vertices=60, depth=6, seed=3), Topology.preset("p100x4"))
+    )
     return instance, random_weights(instance, 3)
 
 
@@ -60,7 +62,7 @@ def test_vertices_are_drawn_by_the_softmax_over_the_candidates(temperature: floa
 
 def test_candidates_far_below_the_best_vertex_are_drawn_by_their_softmax() -> None:
     """Beside the weight of a vertex that is no candidate theirs are nothing, but not zero."""
-    instance = make_instance(graph_of([1.0] * 3, {(0, 2): 1.0, (1, 2): 1.0}), uniform(2))
+    instance = make_instance(Problem(graph_of([1.0] * 3, {(0, 2): 1.0, (1, 2): 1.0}), uniform(2)))
     weights = with_scores(no_opinion(instance), [-2000.0, -2001.0, 0.0])
     order = play(instance, weights, seeds=MANY).record.order
     assert_frequencies(order[:, 0], softmax(np.array([0.0, -1.0, -np.inf])))
@@ -74,7 +76,7 @@ def last_logits(instance: Instance, weights: Weights) -> FloatArray:
 
 @pytest.mark.parametrize("temperature", [1.0, 0.4])
 def test_devices_are_drawn_by_the_softmax_of_their_logits(temperature: float) -> None:
-    instance = make_instance(graph_of([[1.0, 2.0, 4.0]]), uniform(3))
+    instance = make_instance(Problem(graph_of([[1.0, 2.0, 4.0]]), uniform(3)))
     weights = random_weights(instance, 1)
     logits = last_logits(instance, weights)
     assert len(set(logits.tolist())) == 3
@@ -84,14 +86,14 @@ def test_devices_are_drawn_by_the_softmax_of_their_logits(temperature: float) ->
 
 
 def test_epsilon_makes_a_part_of_the_actions_random() -> None:
-    instance = make_instance(graph_of([[1.0, 2.0, 4.0]] * 4), uniform(3))
+    instance = make_instance(Problem(graph_of([[1.0, 2.0, 4.0]] * 4), uniform(3)))
     weights = with_scores(random_weights(instance, 1), [0.0, 9.0, 0.0, 0.0])
     for epsilon in (0.3, 1.0):
         record = play(instance, weights, replace(GREEDY, epsilon=epsilon), seeds=MANY).record
         expected = np.full(4, epsilon / 4)
         expected[1] += 1 - epsilon
         assert_frequencies(record.order[:, 0], expected)
-    single = make_instance(graph_of([[1.0, 2.0, 4.0]]), uniform(3))
+    single = make_instance(Problem(graph_of([[1.0, 2.0, 4.0]]), uniform(3)))
     weights = random_weights(single, 1)
     best = int(np.argmax(last_logits(single, weights)))
     record = play(single, weights, replace(GREEDY, epsilon=0.3), seeds=MANY).record
@@ -153,7 +155,7 @@ def assert_as_the_critical_path(instance: Instance, weights: Weights, seed: int)
         assert devices[v] in best
         draws[instance.vertices[v]] = (best.index(devices[v]) + 0.5) / len(best)
     graph, topology = instance.graph, instance.topology
-    problem = flatten(graph, topology, DefaultCostModel().costs(graph, topology))
+    problem = flatten(Problem(graph, topology))
     inputs = np.flatnonzero(graph.is_input)
     by_score = instance.vertices[np.argsort(-weights.score, kind="stable")]
     sequence = np.concatenate([by_score, inputs])
@@ -168,7 +170,7 @@ def assert_as_the_critical_path(instance: Instance, weights: Weights, seed: int)
 def test_placing_early_is_the_rule_of_the_critical_path(data: st.DataObject, seed: int) -> None:
     topology = unhindered(data.draw(topologies()))
     graph = data.draw(graphs(max_vertices=12, num_devices=topology.num_devices))
-    instance = make_instance(graph, topology)
+    instance = make_instance(Problem(graph, topology))
     assert_as_the_critical_path(instance, with_bottom_levels(instance), seed)
 
 
@@ -180,7 +182,7 @@ def with_bottom_levels(instance: Instance) -> Weights:
 def test_placing_early_on_larger_graphs(machine: str) -> None:
     for seed in range(4):
         graph = random_dag(vertices=80, depth=4 + 4 * seed, seed=seed)
-        instance = make_instance(graph, unhindered(Topology.preset(machine)))
+        instance = make_instance(Problem(graph, unhindered(Topology.preset(machine))))
         assert_as_the_critical_path(instance, with_bottom_levels(instance), seed)
 
 
@@ -207,7 +209,7 @@ def test_placing_early_breaks_ties_at_random() -> None:
 
 def test_what_is_recorded_as_early_is_early() -> None:
     """The labels of Stage I: zero exactly where a vertex can begin first."""
-    instance = make_instance(graph_of([[2, 3], [4, 2]], {(0, 1): 4.0}), unequal_pair())
+    instance = make_instance(Problem(graph_of([[2, 3], [4, 2]], {(0, 1): 4.0}), unequal_pair()))
     record = play(instance, no_opinion(instance), GREEDY).record
     extra = record.features[0, :, :, DEVICE_FEATURES.index("extra_start")]
     assert (extra <= 0).tolist() == [[True, True], [True, False]]
@@ -221,7 +223,7 @@ def test_placing_early_looks_for_room() -> None:
     g = GraphBuilder("two")
     for name in "ab":
         g.op(name, "matmul", reads=[], output_bytes=2.0, exec_s=0.0)
-    instance = make_instance(g.build(), topology)
+    instance = make_instance(Problem(g.build(), topology))
     rule = Sampling(place_early=True)
     devices = play(instance, no_opinion(instance), rule, seeds=20).record.devices
     assert (devices.sum(axis=1) == 1).all()

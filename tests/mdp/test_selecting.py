@@ -12,6 +12,7 @@ from strategies import graphs
 from doppler.base.arrays import FloatArray
 from doppler.mdp import Instance, make_instance
 from doppler.mdp.rollout import Sampling
+from doppler.problem import Problem
 from doppler.programs import random_dag
 from doppler.topology import Topology
 
@@ -77,7 +78,7 @@ spreads = st.sampled_from([0.0, 1.0, 30.0, 1e3, 1e5])  # at 1e5 most weights are
 @settings(max_examples=200)
 @given(data=st.data(), sampling=samplings, spread=spreads, seed=st.integers(0, 2**40))
 def test_small_graphs(data: st.DataObject, sampling: Sampling, spread: float, seed: int) -> None:
-    instance = make_instance(data.draw(graphs(max_vertices=12, num_devices=4)), MACHINE)
+    instance = make_instance(Problem(data.draw(graphs(max_vertices=12, num_devices=4)), MACHINE))
     rng = np.random.default_rng(seed)
     score = spread * rng.integers(-4, 5, size=instance.num_vertices) / 4  # some are equal
     assert_as_listed(instance, score, sampling, seed)
@@ -88,7 +89,7 @@ def test_small_graphs(data: st.DataObject, sampling: Sampling, spread: float, se
 @pytest.mark.parametrize("depth", [2, 40])
 def test_larger_graphs(depth: int, spread: float, temperature: float) -> None:
     graph = random_dag(vertices=300, depth=depth, seed=1)
-    instance = make_instance(graph, MACHINE)
+    instance = make_instance(Problem(graph, MACHINE))
     for seed in range(4):
         score = spread * np.random.default_rng(seed).normal(size=300)
         sampling = Sampling(select_temperature=temperature, epsilon=0.05)
@@ -100,7 +101,7 @@ def test_scores_that_run_away_along_a_chain(downhill: bool) -> None:
     """Weights beside the best of all vertices, or beside the first, would be 0 or infinite."""
     size = 120
     edges = {(v, v + 2): 1.0 for v in range(size - 2)}  # two chains: always two candidates
-    instance = make_instance(graph_of([1.0] * size, edges), uniform(2))
+    instance = make_instance(Problem(graph_of([1.0] * size, edges), uniform(2)))
     score = np.arange(size) // 2 * (-100.0 if downhill else 100.0) + np.arange(size) % 2
     for seed in range(5):
         assert_as_listed(instance, score, Sampling(), seed)
@@ -110,7 +111,7 @@ def test_scores_that_run_away_along_a_chain(downhill: bool) -> None:
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_scores_that_are_no_numbers_still_make_episodes(bad: float, temperature: float) -> None:
     """Training ends with an error where a policy has come to this, but only after the episode."""
-    instance = make_instance(random_dag(vertices=50, depth=4, seed=0), MACHINE)
+    instance = make_instance(Problem(random_dag(vertices=50, depth=4, seed=0), MACHINE))
     rng = np.random.default_rng(0)
     for share in (0.2, 1.0):
         score = np.where(rng.random(50) < share, bad, rng.normal(size=50))

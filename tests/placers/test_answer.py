@@ -15,9 +15,10 @@ from doppler.errors import (
     OutOfMemoryError,
     PlacerError,
 )
-from doppler.placers import Answer, ask
+from doppler.placers import Answer, ask, placer_names, searches
 from doppler.placers.lists.schedulers import HeftPlacer
 from doppler.placers.portfolio import AutoPlacer
+from doppler.problem import Problem
 
 Make = Callable[[dp.Graph, dp.Topology], Any]
 
@@ -30,8 +31,8 @@ class Mine:
     def __init__(self, make: Make) -> None:
         self.make = make
 
-    def place(self, graph: dp.Graph, topology: dp.Topology, *, seed: int = 0) -> Any:
-        made = self.make(graph, topology)
+    def place(self, problem: Problem, *, seed: int = 0, budget_s: float | None = None) -> Any:
+        made = self.make(problem.graph, problem.topology)
         if isinstance(made, BaseException):
             raise made
         return made
@@ -99,15 +100,17 @@ def test_interrupts_pass(kind: type[BaseException]) -> None:
 
 def test_an_answer_is_checked_too() -> None:
     class Answers(Mine):
-        def answer(self, graph: dp.Graph, topology: dp.Topology, *, seed: int = 0) -> Any:
-            return self.place(graph, topology, seed=seed)
+        def answer(self, problem: Problem, *, seed: int = 0, budget_s: float | None = None) -> Any:
+            return self.place(problem, seed=seed, budget_s=budget_s)
 
     good = dp.Assignment(np.array([-1, 0, 1]))
     with pytest.raises(
         AssignmentError, match=r"placer `mine` returned .*`Assignment`, not an Answ"
     ):
-        ask(Answers(lambda graph, topology: good), GRAPH, TOPOLOGY)
-    bound_s = ask(Answers(lambda graph, topology: Answer(good, "me", 1.5)), GRAPH, TOPOLOGY).bound_s
+        ask(Answers(lambda graph, topology: good), Problem(GRAPH, TOPOLOGY))
+    bound_s = ask(
+        Answers(lambda graph, topology: Answer(good, "me", 1.5)), Problem(GRAPH, TOPOLOGY)
+    ).bound_s
     assert bound_s == 1.5
 
 
@@ -125,12 +128,31 @@ def test_what_is_no_placer_is_refused() -> None:
         dp.place(GRAPH, TOPOLOGY, 4)  # type: ignore[arg-type]
 
 
-def test_a_budget_is_for_names() -> None:
+def test_a_budget_is_for_placers_that_search() -> None:
     assert dp.place(GRAPH, TOPOLOGY, "annealing", budget_s=0.05).placer == "annealing"
     with pytest.raises(ConfigError, match="budget_s is inf"):
         dp.place(GRAPH, TOPOLOGY, budget_s=float("inf"))
-    with pytest.raises(ConfigError, match="given by name"):
-        dp.place(GRAPH, TOPOLOGY, HeftPlacer(), budget_s=1.0)
+    for name in placer_names():
+        placer = dp.make_placer(name)
+        if not searches(placer):
+            with pytest.raises(ConfigError, match=f"placer `{name}` takes no budget: it makes "):
+                dp.place(GRAPH, TOPOLOGY, placer, budget_s=1.0)
+
+
+def test_own_placers_are_given_their_budget() -> None:
+    class Searching(Mine):
+        searches = True
+
+        def place(self, problem: Problem, *, seed: int = 0, budget_s: float | None = None) -> Any:
+            asked.append(budget_s)
+            return super().place(problem, seed=seed, budget_s=budget_s)
+
+    asked: list[float | None] = []
+    one = Searching(lambda graph, topology: dp.Assignment(np.array([-1, 0, 1])))
+    dp.place(GRAPH, TOPOLOGY, one, budget_s=np.float32(0.5))
+    dp.compare(GRAPH, TOPOLOGY, [one, "heft"], budget_s=2.0, seeds=1)
+    dp.place(GRAPH, TOPOLOGY, one)
+    assert asked == [0.5, 2.0, None]
 
 
 def test_a_member_that_fails_does_not_end_auto(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +161,9 @@ def test_a_member_that_fails_does_not_end_auto(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(HeftPlacer, "place", fail)
     monkeypatch.setattr("doppler.placers.exact.placer.ExactPlacer.answer", fail)
-    answer = AutoPlacer(1.0, evaluations=50, instant=("heft", "single")).answer(GRAPH, TOPOLOGY)
+    answer = AutoPlacer(1.0, evaluations=50, instant=("heft", "single")).answer(
+        Problem(GRAPH, TOPOLOGY)
+    )
     errors = {member.name: member.error for member in answer.members}
     assert errors["heft"] == "ValueError: a bug"
     assert errors["single"] == ""

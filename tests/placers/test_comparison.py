@@ -5,20 +5,24 @@ import pytest
 
 import doppler as dp
 from doppler.errors import ConfigError, PlacerError, UnknownNameError, WrongTypeError
+from doppler.problem import Problem
 
 
 def test_names_and_objects_are_compared_best_first() -> None:
     class Everywhere:  # cannot be pickled
         name = "everywhere"
 
-        def place(self, graph: dp.Graph, topology: dp.Topology, *, seed: int = 0) -> dp.Assignment:
-            devices = (np.arange(graph.num_vertices) + seed) % topology.num_devices
+        def place(
+            self, problem: Problem, *, seed: int = 0, budget_s: float | None = None
+        ) -> dp.Assignment:
+            graph, size = problem.graph, problem.topology.num_devices
+            devices = (np.arange(graph.num_vertices) + seed) % size
             return dp.Assignment(np.where(graph.is_input, -1, devices))
 
     class Broken(Everywhere):
         name = "broken"
 
-        def place(self, graph: dp.Graph, topology: dp.Topology, *, seed: int = 0) -> Any:
+        def place(self, problem: Problem, *, seed: int = 0, budget_s: float | None = None) -> Any:
             raise ZeroDivisionError
 
     graph, topology = dp.programs.random_dag(vertices=20, depth=4, seed=0), "p100x4"
@@ -30,7 +34,7 @@ def test_names_and_objects_are_compared_best_first() -> None:
         "placer `broken` failed: ZeroDivisionError",
     )
     own = next(row for row in rows if row.placer == "everywhere")
-    placed = Everywhere().place(graph, dp.Topology.preset(topology), seed=1)
+    placed = Everywhere().place(Problem(graph, dp.Topology.preset(topology)), seed=1)
     assert own.makespan_s == dp.simulate(graph, topology, placed).makespan_s
     assert own.lower_bound_s == dp.lower_bounds(graph, topology).best_s
 

@@ -9,7 +9,7 @@ from policies.arrays.making import array_policy, write_policy
 
 from doppler import errors, programs
 from doppler.graph import Graph
-from doppler.mdp.instance import make_instance
+from doppler.mdp.instance import Instance, make_instance
 from doppler.placers import Placer, ask, make_placer, placer_names
 from doppler.placers.learned import doppler as doppler_placer
 from doppler.placers.learned.doppler import (
@@ -29,6 +29,7 @@ from doppler.policies.arrays import checkpoint
 from doppler.policies.arrays.checkpoint import read_provenance, shipped_bytes
 from doppler.policies.arrays.config import PolicyConfig
 from doppler.policies.arrays.policy import ArrayPolicy
+from doppler.problem import Problem
 from doppler.programs.random_dag import random_dag
 from doppler.sharding import shard
 from doppler.sim import Simulator
@@ -54,9 +55,9 @@ class TestContract(PlacerContract):
 
 def test_the_best_proposal_is_placed() -> None:
     placer = DopplerPlacer(policy(), samples=100)
-    devices, order, makespans = placer.propose(make_instance(graph(), TOPOLOGY), seed=3)
+    devices, order, makespans = placer.propose(make_instance(Problem(graph(), TOPOLOGY)), seed=3)
     assert devices.shape == order.shape == (103, 30)  # greedy ones on 4, 2 and 1 devices
-    placed = placer.place(graph(), TOPOLOGY, seed=3)
+    placed = placer.place(Problem(graph(), TOPOLOGY), seed=3)
     trace = Simulator(TOPOLOGY).run(graph(), placed)
     assert trace.makespan_s == makespans.min() < makespans[0]
     assert placed.placer == "doppler"
@@ -64,7 +65,7 @@ def test_the_best_proposal_is_placed() -> None:
 
 
 def test_any_number_of_cores_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    instance, found = make_instance(graph(), TOPOLOGY), []
+    instance, found = make_instance(Problem(graph(), TOPOLOGY)), []
     for count in (1, 3):
         monkeypatch.setattr(doppler_placer, "cores", lambda count=count: list(range(count)))
         found.append(DopplerPlacer(policy(), samples=300).propose(instance, seed=2))
@@ -74,7 +75,9 @@ def test_any_number_of_cores_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_more_samples_are_never_worse() -> None:
     few, many = (
-        DopplerPlacer(policy(), samples=count).propose(make_instance(graph(), TOPOLOGY))[2].min()
+        DopplerPlacer(policy(), samples=count)
+        .propose(make_instance(Problem(graph(), TOPOLOGY)))[2]
+        .min()
         for count in (64, 256)
     )
     assert many <= few
@@ -82,7 +85,7 @@ def test_more_samples_are_never_worse() -> None:
 
 def test_without_place_the_critical_path_rule_places() -> None:
     """PLC's weights do not matter then; SEL's do not matter without `select`."""
-    instance = make_instance(graph(), TOPOLOGY)
+    instance = make_instance(Problem(graph(), TOPOLOGY))
     by_rule = [
         DopplerPlacer(policy(seed), samples=0, select=False).propose(instance)[1] for seed in (0, 1)
     ]
@@ -108,9 +111,9 @@ def test_neither_policy_is_refused() -> None:
 def test_a_run_and_a_checkpoint_can_be_named(tmp_path: Path) -> None:
     file = tmp_path / POLICY_FILE
     write_policy(policy(), file)
-    expected = DopplerPlacer(policy()).place(graph(), TOPOLOGY)
+    expected = DopplerPlacer(policy()).place(Problem(graph(), TOPOLOGY))
     for path in (tmp_path, file):
-        assert make_placer(f"doppler:{path}").place(graph(), TOPOLOGY) == expected
+        assert make_placer(f"doppler:{path}").place(Problem(graph(), TOPOLOGY)) == expected
 
 
 def test_without_a_policy_the_one_of_the_package_places(
@@ -122,8 +125,8 @@ def test_without_a_policy_the_one_of_the_package_places(
     assert "dop train" in str(caught.value.hint)
     (tmp_path / "data").mkdir()
     write_policy(policy(), tmp_path / "data" / POLICY_FILE)
-    expected = DopplerPlacer(policy()).place(graph(), TOPOLOGY)
-    assert DopplerPlacer().place(graph(), TOPOLOGY) == expected
+    expected = DopplerPlacer(policy()).place(Problem(graph(), TOPOLOGY))
+    assert DopplerPlacer().place(Problem(graph(), TOPOLOGY)) == expected
 
 
 def test_by_name_the_policy_of_the_package_is_an_option_not_a_need(
@@ -136,29 +139,33 @@ def test_by_name_the_policy_of_the_package_is_an_option_not_a_need(
     without = make_placer("auto")
     assert isinstance(without, AutoPlacer)
     assert without.learned is None
-    answer = AutoPlacer(evaluations=50, instant=("single",)).answer(graph(), TOPOLOGY)
+    answer = AutoPlacer(evaluations=50, instant=("single",)).answer(Problem(graph(), TOPOLOGY))
     assert "doppler" not in [member.name for member in answer.members]
     assert not any(member.error for member in answer.members)
 
     (tmp_path / "data").mkdir()
     write_policy(policy(), tmp_path / "data" / POLICY_FILE)
     assert "doppler" in placer_names()
-    expected = DopplerPlacer(policy()).place(graph(), TOPOLOGY)
-    assert make_placer("doppler").place(graph(), TOPOLOGY) == expected
-    limited = make_placer("doppler", budget_s=2.0)
-    assert isinstance(limited, DopplerPlacer)
-    assert limited.seconds == 2.0
-    answer = AutoPlacer(evaluations=50, instant=("single",)).answer(graph(), TOPOLOGY)
+    expected = DopplerPlacer(policy()).place(Problem(graph(), TOPOLOGY))
+    assert make_placer("doppler").place(Problem(graph(), TOPOLOGY)) == expected
+    answer = AutoPlacer(evaluations=50, instant=("single",)).answer(Problem(graph(), TOPOLOGY))
     assert answer.members[0].name == "doppler"
 
 
-def test_the_portfolio_limits_how_long_the_policy_is_sampled() -> None:
-    placer = DopplerPlacer(policy())
-    assert placer.within(None) is placer
-    assert placer.within(1.5).seconds == 1.5
-    assert placer.seconds is None
-    own = DopplerPlacer(policy(), seconds=0.5)
-    assert own.within(1.5) is own
+@pytest.mark.parametrize(("own_s", "given_s"), [(None, 0.25), (0.5, None)])
+def test_the_portfolio_limits_how_long_the_policy_is_sampled(
+    monkeypatch: pytest.MonkeyPatch, own_s: float | None, given_s: float | None
+) -> None:
+    asked: list[float | None] = []
+
+    def propose(self: DopplerPlacer, instance: Instance, *, seed: int, budget_s: float | None):
+        asked.append(budget_s)
+        raise errors.DopplerError("enough")
+
+    monkeypatch.setattr(DopplerPlacer, "propose", propose)
+    learned = DopplerPlacer(policy(), seconds=own_s)
+    AutoPlacer(1.0, instant=("single",), learned=learned).place(Problem(graph(), TOPOLOGY))
+    assert asked == [given_s]
 
 
 def test_a_torch_policy_is_taken_as_it_is_now() -> None:
@@ -170,7 +177,7 @@ def test_a_torch_policy_is_taken_as_it_is_now() -> None:
     assert placer.policy is given
     with torch.no_grad():
         given.place.out.weight.neg_()
-    instance = make_instance(graph(), TOPOLOGY)
+    instance = make_instance(Problem(graph(), TOPOLOGY))
     expected = DopplerPlacer(policy(), samples=4).propose(instance)
     assert all(
         np.array_equal(a, b) for a, b in zip(placer.propose(instance), expected, strict=True)
@@ -199,7 +206,7 @@ def test_what_has_no_policy_is_refused(tmp_path: Path) -> None:
 def test_the_portfolio_asks_the_policy(tmp_path: Path) -> None:
     write_policy(policy(), tmp_path / POLICY_FILE)
     placer = AutoPlacer(evaluations=50, instant=("single",), learned=DopplerPlacer(policy()))
-    answer = ask(placer, graph(), TOPOLOGY)
+    answer = ask(placer, Problem(graph(), TOPOLOGY))
     found = {member.name: member.makespan_s for member in answer.members}
     assert set(found) == {"single", "doppler", "cp-sat", "annealing"} or set(found) == {
         "single",
@@ -207,14 +214,15 @@ def test_the_portfolio_asks_the_policy(tmp_path: Path) -> None:
         "annealing",
     }
     assert found["annealing"] <= found["doppler"] < found["single"]
-    by_name = make_placer(f"auto:{tmp_path}", budget_s=3.0)
+    by_name = make_placer(f"auto:{tmp_path}")
     assert isinstance(by_name, AutoPlacer)
     assert by_name.learned is not None
-    assert by_name.seconds == 3.0
 
 
 def test_parts_of_the_machine_are_tried_down_to_one_device() -> None:
-    devices, _, _ = DopplerPlacer(policy(), samples=64).propose(make_instance(graph(), TOPOLOGY))
+    devices, _, _ = DopplerPlacer(policy(), samples=64).propose(
+        make_instance(Problem(graph(), TOPOLOGY))
+    )
     used = [len(np.unique(row)) for row in devices[:3]]
     assert used[1] <= 2  # greedily on 4, 2 and 1 devices
     assert used[2] == 1
@@ -222,7 +230,7 @@ def test_parts_of_the_machine_are_tried_down_to_one_device() -> None:
 
 def test_without_samples_there_is_one_greedy_assignment() -> None:
     devices, _, makespans = DopplerPlacer(policy(), samples=0).propose(
-        make_instance(graph(), TOPOLOGY)
+        make_instance(Problem(graph(), TOPOLOGY))
     )
     assert devices.shape == (1, 30)
     assert makespans.shape == (1,)
@@ -231,7 +239,11 @@ def test_without_samples_there_is_one_greedy_assignment() -> None:
 def test_larger_problems_have_fewer_samples() -> None:
     placer = DopplerPlacer(policy())
     counts = [
-        len(placer.propose(make_instance(random_dag(vertices=n, depth=8, seed=0), TOPOLOGY))[2])
+        len(
+            placer.propose(
+                make_instance(Problem(random_dag(vertices=n, depth=8, seed=0), TOPOLOGY))
+            )[2]
+        )
         for n in (30, 1000, 3000)
     ]
     pairs = [n * (4 + BESIDES) for n in (1000, 3000)]
@@ -242,7 +254,7 @@ def test_larger_problems_have_fewer_samples() -> None:
 def test_all_kinds_of_samples_in_all_lineages(samples: int) -> None:
     """Half of the first are on parts of the machine; lineages are given up, down to one."""
     placer, parts = DopplerPlacer(policy(), samples=samples), 5
-    batches = list(placer._batches(make_instance(graph(), TOPOLOGY), parts))
+    batches = list(placer._batches(make_instance(Problem(graph(), TOPOLOGY)), parts))
     greedy, sampled = batches[:parts], batches[parts:]
     assert [batch.part for batch in greedy] == list(range(parts))
     assert sum(batch.count for batch in sampled) == samples
@@ -275,6 +287,6 @@ def test_the_policy_that_comes_with_the_package() -> None:
         topology = read_topology(machine)
         sharded = shard(program, topology.num_devices)
         placers = [make_placer(name) for name in ("doppler", *lists)]
-        made = [placer.place(sharded, topology, seed=0) for placer in placers]
+        made = [placer.place(Problem(sharded, topology), seed=0) for placer in placers]
         makespans = Simulator(topology).makespans(sharded, made)
         assert makespans[0] < makespans[1:].min()

@@ -5,7 +5,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import graphs
 
-from doppler.cost import DefaultCostModel
 from doppler.graph import Graph, GraphBuilder
 from doppler.placers.lists.enumerative import (
     EnumerativePlacer,
@@ -13,6 +12,7 @@ from doppler.placers.lists.enumerative import (
     best_assignment,
     groups,
 )
+from doppler.problem import Problem
 from doppler.programs import chainmm, cholesky, random_dag
 from doppler.sharding import shard
 from doppler.topology import Topology, preset
@@ -73,7 +73,7 @@ def two_stages() -> Graph:
 
 
 def test_vertices_go_where_their_inputs_are() -> None:
-    assignment = EnumerativePlacer().place(two_stages(), preset("reference:2"))
+    assignment = EnumerativePlacer().place(Problem(two_stages(), preset("reference:2")))
     a, b, d, c = assignment.devices.tolist()
     assert (a, b) == (c, d)
     assert a != b
@@ -81,13 +81,13 @@ def test_vertices_go_where_their_inputs_are() -> None:
 
 def test_network_times_are_zero_at_home_and_for_inputs() -> None:
     graph, topology = random_dag(seed=0), preset("v100x8")
-    costs = DefaultCostModel().costs(graph, topology)
+    problem = Problem(graph, topology)
     devices = np.where(graph.is_input, -1, 3)
-    table = NetworkTimes(graph, topology, costs).table(graph.assigned, devices)
+    table = NetworkTimes(problem).table(graph.assigned, devices)
     assert (table[:, 3] == 0).all()
     v = int(graph.assigned[-1])
     expected = sum(
-        costs.transfer_s(graph, int(t), int(topology.route[3, 5]))
+        problem.transfer_s[t, topology.route[3, 5]]
         for t in graph.read_tensor[graph.read_ptr[v] : graph.read_ptr[v + 1]]
         if not graph.is_input[graph.tensor_producer[t]]
     )
@@ -115,7 +115,7 @@ def test_any_number_of_devices() -> None:
     for name in ("reference:1", "reference:3", "reference:7"):
         topology = preset(name)
         explicit = shard(chainmm(size=64), 8, abstract_costs=True)
-        devices = EnumerativePlacer().place(explicit, topology).devices[explicit.assigned]
+        devices = EnumerativePlacer().place(Problem(explicit, topology)).devices[explicit.assigned]
         assert set(devices.tolist()) == set(range(topology.num_devices))
-    devices = EnumerativePlacer().place(graph, Topology.preset("a100x2-t4x2")).devices
+    devices = EnumerativePlacer().place(Problem(graph, Topology.preset("a100x2-t4x2"))).devices
     assert set(devices[graph.assigned].tolist()) == {0, 1, 2, 3}

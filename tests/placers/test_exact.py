@@ -13,6 +13,7 @@ from doppler.graph import Graph, GraphBuilder
 from doppler.placers import lower_bounds
 from doppler.placers.exact.model import alike, whole_units
 from doppler.placers.exact.placer import MAX_VERTICES, ExactPlacer, solve_exactly
+from doppler.problem import Problem
 from doppler.programs import random_dag
 from doppler.scheduler.choose import STRATEGIES
 from doppler.sim import SimConfig, Simulator, simulate
@@ -45,7 +46,7 @@ def test_no_run_of_any_assignment_is_shorter_than_the_bound(
     problem: tuple[Graph, Topology], strategy: str
 ) -> None:
     graph, topology = problem
-    result = solve_exactly(graph, topology, seconds=20, workers=1)
+    result = solve_exactly(Problem(graph, topology), seconds=20, workers=1)
     table = all_assignments(graph, topology)
     config = SimConfig(strategy=strategy, limit_memory=False)
     best = Simulator(topology, config).makespans(graph, table).min()
@@ -63,7 +64,7 @@ def test_no_run_is_shorter_than_the_bound_of_an_unfinished_search(
     problem: tuple[Graph, Topology], seed: int
 ) -> None:
     graph, topology = problem
-    result = solve_exactly(graph, topology, seconds=0.05, workers=1)
+    result = solve_exactly(Problem(graph, topology), seconds=0.05, workers=1)
     rng = np.random.default_rng(seed)
     table = rng.integers(topology.num_devices, size=(200, graph.num_vertices))
     table[:, graph.is_input] = -1
@@ -83,7 +84,7 @@ def chain_and_one(transfer_s: float) -> Graph:
 
 @pytest.mark.parametrize(("transfer_s", "optimum"), [(0.5, 5.5), (2, 7), (3.5, 8)])
 def test_by_hand(transfer_s: float, optimum: float) -> None:
-    result = solve_exactly(chain_and_one(transfer_s), Topology.preset("reference:2"))
+    result = solve_exactly(Problem(chain_and_one(transfer_s), Topology.preset("reference:2")))
     assert (result.static_s, result.makespan_s, result.bound_s) == (optimum,) * 3
     assert result.proven
     assert result.order[0] == 0
@@ -103,7 +104,7 @@ def test_a_transfer_is_made_once_and_waits_for_its_lane() -> None:
     for lanes, optimum in ((1, 10), (2, 9), (0, 9)):
         route = np.array([[-1, 0], [0, -1]])
         topology = Topology("two", (Device("a"), Device("b")), (Link("l", lanes=lanes),), route)
-        result = solve_exactly(graph, topology)
+        result = solve_exactly(Problem(graph, topology))
         assert result.proven
         assert result.static_s == result.bound_s == optimum
 
@@ -115,13 +116,13 @@ def test_host_seconds_are_part_of_the_bound() -> None:
         "host", reference.devices, reference.links, reference.route, Host(0.5, 0.25)
     )
     # dispatch, a, seen, dispatch, b; c runs while nothing else does.
-    assert solve_exactly(graph, topology).static_s == 0.5 + 2 + 0.25 + 0.5 + 3 + 3
+    assert solve_exactly(Problem(graph, topology)).static_s == 0.5 + 2 + 0.25 + 0.5 + 3 + 3
 
 
 def test_slots_run_at_the_same_time() -> None:
     device = Device("two slots", slots=2)
     topology = Topology("one", (device,), (), np.array([[-1]]))
-    assert solve_exactly(chain_and_one(1), topology).static_s == 5
+    assert solve_exactly(Problem(chain_and_one(1), topology)).static_s == 5
 
 
 def test_a_static_schedule_may_idle_where_the_runtime_does_not() -> None:
@@ -131,7 +132,7 @@ def test_a_static_schedule_may_idle_where_the_runtime_does_not() -> None:
     g.op("long", "matmul", reads=[], output_bytes=1, exec_s=[99, 10], transfer_s=1)
     urgent = g.op("urgent", "matmul", reads=[first], output_bytes=1, exec_s=[99, 1], transfer_s=1)
     g.op("tail", "matmul", reads=[urgent], output_bytes=1, exec_s=[10, 99], transfer_s=1)
-    result = solve_exactly(g.build(), Topology.preset("reference:2"))
+    result = solve_exactly(Problem(g.build(), Topology.preset("reference:2")))
     # Wait for urgent: 1 + 1 + 1 + 1 + 10 = 14 for tail, 3 + 10 = 13 for long.
     assert (result.static_s, result.makespan_s) == (14, 22)
     assert result.bound_s == 14
@@ -139,8 +140,8 @@ def test_a_static_schedule_may_idle_where_the_runtime_does_not() -> None:
 
 def test_finds_what_the_critical_path_misses() -> None:
     graph, topology = random_dag(vertices=20, depth=4, seed=1), Topology.preset("p100x4")
-    result = solve_exactly(graph, topology, seconds=20)
-    assignment = ExactPlacer(seconds=2).place(graph, topology)
+    result = solve_exactly(Problem(graph, topology), seconds=20)
+    assignment = ExactPlacer(seconds=2).place(Problem(graph, topology))
     assert result.static_s < simulate(graph, topology, assignment).makespan_s * (1 + 1e-9)
     assert result.bound_s <= result.static_s
     assert simulate(graph, topology, assignment).makespan_s >= lower_bounds(graph, topology).best_s
@@ -149,12 +150,12 @@ def test_finds_what_the_critical_path_misses() -> None:
 def test_units_round_down_and_keep_whole_seconds_whole() -> None:
     graph, topology = chain_and_one(6), Topology.preset("reference:2")
     costs = DefaultCostModel().costs(graph, topology)
-    units = whole_units(graph, topology, costs, 8.0)
+    units = whole_units(Problem(graph, topology), costs, 8.0)
     assert units.unit_s == 1
     assert units.exec[:, 0].tolist() == [2, 3, 3]
     assert units.transfer[0].tolist() == [6]
     odd = chain_and_one(0.1)
-    units = whole_units(odd, topology, DefaultCostModel().costs(odd, topology), 8.0)
+    units = whole_units(Problem(odd, topology), DefaultCostModel().costs(odd, topology), 8.0)
     assert 0 <= 0.1 - units.transfer[0, 0] * units.unit_s < units.unit_s <= 8 / 2**28
 
 
@@ -178,7 +179,7 @@ def test_graphs_without_work() -> None:
     g = GraphBuilder("free")
     a = g.op("a", "matmul", reads=[], output_bytes=0, exec_s=0, transfer_s=0)
     g.op("b", "matmul", reads=[a], output_bytes=0, exec_s=0, transfer_s=0)
-    result = solve_exactly(g.build(), Topology.preset("reference:2"))
+    result = solve_exactly(Problem(g.build(), Topology.preset("reference:2")))
     assert (result.static_s, result.bound_s, result.proven) == (0, 0, True)
 
 
@@ -187,15 +188,15 @@ def test_mistakes() -> None:
     with pytest.raises(ConfigError, match="seconds is 0"):
         ExactPlacer(seconds=0)
     with pytest.raises(ConfigError, match="seconds is nan"):
-        solve_exactly(graph, topology, seconds=float("nan"))
+        solve_exactly(Problem(graph, topology), seconds=float("nan"))
     with pytest.raises(ConfigError, match="workers is 0"):
-        solve_exactly(graph, topology, workers=0)
+        solve_exactly(Problem(graph, topology), workers=0)
     large = random_dag(vertices=MAX_VERTICES + 1)
     with pytest.raises(ConfigError, match="too many for an exact solution"):
-        ExactPlacer().place(large, Topology.preset("p100x4"))
+        ExactPlacer().place(Problem(large, Topology.preset("p100x4")))
 
 
 def test_says_which_extra_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ortools", None)
     with pytest.raises(MissingExtraError, match=r"pip install doppler-placement\[solvers\]"):
-        solve_exactly(chain_and_one(1), Topology.preset("reference:2"))
+        solve_exactly(Problem(chain_and_one(1), Topology.preset("reference:2")))

@@ -15,8 +15,9 @@ from doppler.placers import make_placer
 from doppler.placers.lists import reference
 from doppler.placers.lists.critical_path import draw as draw_ties
 from doppler.placers.lists.critical_path import random_ties, urgency
-from doppler.placers.lists.rules import GreedyRule, Problem, RankRule, Schedule, flatten, run
+from doppler.placers.lists.rules import GreedyRule, PlanArrays, RankRule, Schedule, flatten, run
 from doppler.placers.lists.schedulers import ListPlacer, MaxMinPlacer, greedy
+from doppler.problem import Problem
 from doppler.programs import random_dag
 from doppler.topology import Topology
 
@@ -24,23 +25,25 @@ NAMES = ("heft", "cpop", "peft", "etf", "min-min", "max-min", "m-etf", "m-sct")
 memories = st.sampled_from([math.inf, 2.0, 5.0, 2e9]) | st.integers(1, 10**9).map(float)
 
 
-def readable(problem: Problem, rule: RankRule | GreedyRule) -> Schedule:
+def readable(problem: PlanArrays, rule: RankRule | GreedyRule) -> Schedule:
     if isinstance(rule, RankRule):
         return reference.place_by_rank(problem, rule)
     return reference.place_greedily(problem, rule)
 
 
-def assert_equal(problem: Problem, rule: RankRule | GreedyRule) -> None:
+def assert_equal(problem: PlanArrays, rule: RankRule | GreedyRule) -> None:
     fast, slow = run(problem, rule), readable(problem, rule)
     for column in ("order", "devices", "begin_s", "end_s"):
         assert getattr(fast, column).tolist() == getattr(slow, column).tolist(), column
 
 
-def rule_of(name: str, graph: Graph, topology: Topology) -> tuple[Problem, RankRule | GreedyRule]:
+def rule_of(
+    name: str, graph: Graph, topology: Topology
+) -> tuple[PlanArrays, RankRule | GreedyRule]:
     placer = make_placer(name)
     assert isinstance(placer, ListPlacer)
-    costs = DefaultCostModel().costs(graph, topology)
-    return flatten(graph, topology, costs), placer.rule(graph, topology, costs)
+    problem = Problem(graph, topology)
+    return flatten(problem), placer.rule(problem)
 
 
 @settings(max_examples=400, deadline=None)
@@ -68,8 +71,8 @@ def test_few_gaps_small_windows_and_random_ties(data: st.DataObject, seed: int) 
     topology = data.draw(topologies())
     graph = data.draw(graphs(max_vertices=12, num_devices=topology.num_devices))
     costs = DefaultCostModel().costs(graph, topology)
-    problem, rng = flatten(graph, topology, costs), np.random.default_rng(seed)
-    rank, drawn = urgency(graph, topology, costs), draw_ties(rng, graph.num_vertices)
+    problem, rng = flatten(Problem(graph, topology)), np.random.default_rng(seed)
+    rank, drawn = urgency(Problem(graph, topology)), draw_ties(rng, graph.num_vertices)
     assert_equal(problem, random_ties(rank, np.zeros(costs.exec_s.shape), drawn))
     rule = random_ties(rank, costs.exec_s, drawn)
     length_s = costs.bottom_levels(graph, topology).length_s[drawn.order]
@@ -97,13 +100,12 @@ def test_any_favourites_and_ties(data: st.DataObject, seed: int) -> None:
     topology = data.draw(topologies(memory_bytes=memories))
     graph = data.draw(graphs(max_vertices=10, num_devices=topology.num_devices))
     costs = DefaultCostModel().costs(graph, topology)
-    problem, rng = flatten(graph, topology, costs), np.random.default_rng(seed)
+    problem, rng = flatten(Problem(graph, topology)), np.random.default_rng(seed)
     favourite = np.full(graph.num_vertices, -1)
     for v in graph.assigned:
         readers = problem.edge_reader[problem.edge_ptr[v] : problem.edge_ptr[v + 1]]
         favourite[v] = rng.choice([-1, *readers])
     rule = greedy(
-        topology,
         rng.integers(0, 3, costs.exec_s.shape).astype(np.float64),
         memory_bytes=np.array([d.memory_bytes for d in topology.devices]),
         favourite=favourite,
@@ -114,7 +116,6 @@ def test_any_favourites_and_ties(data: st.DataObject, seed: int) -> None:
 
 def test_max_min_compares_no_more_than_its_window() -> None:
     graph, topology = random_dag(vertices=60, depth=4, seed=1), Topology.preset("p100x4")
-    costs = DefaultCostModel().costs(graph, topology)
-    problem = flatten(graph, topology, costs)
+    problem = Problem(graph, topology)
     for window in (1, 5, 60):
-        assert_equal(problem, MaxMinPlacer(window).rule(graph, topology, costs))
+        assert_equal(flatten(problem), MaxMinPlacer(window).rule(problem))

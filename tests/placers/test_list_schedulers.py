@@ -19,6 +19,7 @@ from doppler.placers.lists.schedulers import (
     favourites,
     optimistic_s,
 )
+from doppler.problem import Problem
 from doppler.programs import random_dag
 from doppler.topology import Device, Link, Topology
 
@@ -80,7 +81,7 @@ def arabnejad() -> Graph:
 def schedule(name: str, graph: Graph, topology: Topology | None = None) -> Schedule:
     placer = make_placer(name)
     assert isinstance(placer, ListPlacer)
-    return placer.schedule(graph, topology or Topology.preset("reference:3"))
+    return placer.schedule(Problem(graph, topology or Topology.preset("reference:3")))
 
 
 def rows(plan: Schedule) -> dict[int, list[tuple[int, float, float]]]:
@@ -112,7 +113,7 @@ def test_cpop_on_its_published_example() -> None:
 
 def test_peft_on_its_published_example() -> None:
     graph, topology = arabnejad(), Topology.preset("reference:3")
-    table = optimistic_s(graph, topology, DefaultCostModel().costs(graph, topology))
+    table = optimistic_s(Problem(graph, topology))
     assert table.tolist() == [
         [64, 68, 86],
         [42, 39, 42],
@@ -210,8 +211,7 @@ def test_a_device_stays_awake_for_the_favourite() -> None:
     g.op("f", "task", reads=[x, a], output_bytes=1, exec_s=5, transfer_s=0)
     g.op("g", "task", reads=[a], output_bytes=1, exec_s=4, transfer_s=0)
     graph, topology = g.build(), machine(math.inf, math.inf)
-    costs = DefaultCostModel().costs(graph, topology)
-    favourite, awake_s = favourites(graph, topology, costs)
+    favourite, awake_s = favourites(Problem(graph, topology))
     # Ways to the exit: a → f 9, x → f 8, a → g 8; a's reader f is taken before x's turn.
     assert favourite.tolist() == [-1, 2, -1, -1]
     assert awake_s.tolist() == [0, 3, 0, 0]
@@ -231,7 +231,9 @@ def test_room_for_everything_is_as_good_as_no_limit() -> None:
         graph = random_dag(vertices=40, depth=6, seed=seed)
         topology = Topology.preset("p100x4-8gb")
         assert graph.tensor_bytes.sum() <= 8e9
-        plain, aware = (make_placer(name).place(graph, topology) for name in ("etf", "m-etf"))
+        plain, aware = (
+            make_placer(name).place(Problem(graph, topology)) for name in ("etf", "m-etf")
+        )
         assert plain.devices.tolist() == aware.devices.tolist()
 
 
@@ -241,7 +243,7 @@ def test_every_plan_can_be_carried_out(data: st.DataObject, name: str) -> None:
     memory = st.sampled_from([math.inf, 2.0, 5.0, 2e9])
     topology = data.draw(topologies(memory_bytes=memory))
     graph = data.draw(graphs(max_vertices=10, num_devices=topology.num_devices))
-    make_placer(name).place(graph, topology).check(graph, topology)
+    make_placer(name).place(Problem(graph, topology)).check(graph, topology)
     plan, costs = schedule(name, graph, topology), DefaultCostModel().costs(graph, topology)
     for t, r in zip(graph.edge_tensor, graph.edge_reader, strict=True):
         p = graph.tensor_producer[t]

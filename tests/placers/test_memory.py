@@ -12,8 +12,9 @@ from strategies import graphs, topologies
 from doppler.errors import OutOfMemoryError
 from doppler.graph import Graph, GraphBuilder
 from doppler.placers import Placer, lower_bounds, place, placer_names
-from doppler.placers.bounds.memory import allowed, runs_nowhere, working_bytes
+from doppler.placers.bounds.memory import allowed, runs_nowhere
 from doppler.placers.solution import SEARCHES
+from doppler.problem import Problem
 from doppler.programs import random_dag
 from doppler.sim import SimConfig, Simulator, simulate
 from doppler.topology import Device, Host, Link, Topology, preset
@@ -46,10 +47,10 @@ def test_no_assignment_that_fits_is_below_the_bound(data: st.DataObject, strateg
     makespans = Simulator(topology, SimConfig(strategy=strategy)).makespans(graph, table)
     assert makespans.min() >= lower_bounds(graph, topology).best_s * (1 - 1e-9)
     fits = np.isfinite(makespans)
-    can = allowed(graph, topology)
+    can = allowed(Problem(graph, topology))
     for row in table[fits]:
         assert can[graph.assigned, row[graph.assigned]].all()
-    if runs_nowhere(graph, topology) is not None:
+    if runs_nowhere(Problem(graph, topology)) is not None:
         assert not fits.any()
 
 
@@ -83,10 +84,10 @@ def test_working_bytes_are_what_a_vertex_reads_and_makes() -> None:
     b = g.op("b", "matmul", reads=[x], output_bytes=4, exec_s=1, transfer_s=1)
     g.op("c", "matmul", reads=[a, b, x], output_bytes=5.5, exec_s=1, transfer_s=1)
     graph = g.build()
-    assert working_bytes(graph).tolist() == [0, 3, 4, 3 + 4 + 6]
-    assert runs_nowhere(graph, machine(12, 12)) == 3
-    assert runs_nowhere(graph, machine(12, 13)) is None
-    assert allowed(graph, machine(12, 13))[3].tolist() == [False, True]
+    assert Problem(graph, machine(12, 12)).working_bytes.tolist() == [0, 3, 4, 3 + 4 + 6]
+    assert runs_nowhere(Problem(graph, machine(12, 12))) == 3
+    assert runs_nowhere(Problem(graph, machine(12, 13))) is None
+    assert allowed(Problem(graph, machine(12, 13)))[3].tolist() == [False, True]
 
 
 def stashed(depth: int, rng: np.random.Generator | None = None) -> Graph:
@@ -171,7 +172,7 @@ ERROR = r"^device `\w+` is out of memory: .*vertex `[^`]+` needs \d+ bytes, \d+ 
 @pytest.mark.parametrize("name", placer_names())
 def test_every_placer_fits_or_says_what_does_not(name: str, which: str, quick: QuickPlacer) -> None:
     graph, topology = MACHINES[which]
-    assignment = quick(name).place(graph, topology)
+    assignment = quick(name).place(Problem(graph, topology))
     if np.isfinite(Simulator(topology).makespans(graph, [assignment])[0]):
         assert which != "hopeless"
         assert place(graph, topology, quick(name)) == assignment

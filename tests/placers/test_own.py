@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from doppler.errors import ConfigError, DopplerError, PlacerError, UnknownNameError
-from doppler.placers import make_placer, placer_names
+from doppler.graph import GraphBuilder
+from doppler.placers import make_placer, place, placer_names
 from doppler.placers.registry import described_placers
 
 MINE = """
@@ -20,28 +21,24 @@ class Mine:
 
     name = "mine"
 
-    def __init__(self, seconds=None):
-        self.seconds = seconds
+    def __init__(self, made_by="its class"):
+        self.made_by = made_by
 
-    @classmethod
-    def with_budget(cls, seconds):
-        return cls(seconds)
-
-    def place(self, graph, topology, *, seed=0):
-        last = topology.num_devices - 1
-        return dp.Assignment([-1 if each else last for each in graph.is_input])
+    def place(self, problem, *, seed=0, budget_s=None):
+        last = problem.topology.num_devices - 1
+        return dp.Assignment([-1 if each else last for each in problem.graph.is_input])
 
 class Holder:
     Nested = Mine
 
-ready = Mine(seconds=7)
-def make(): return Mine(seconds=8)
+ready = Mine("hand")
+def make(): return Mine("a function")
 def fail(): raise ZeroDivisionError("no luck\\nat all")
 def leave(): raise SystemExit(3)
 number = 4
 class Nothing: pass
 class Nameless:
-    def place(self, graph, topology, *, seed=0): ...
+    def place(self, problem, *, seed=0, budget_s=None): ...
 """
 Write = Callable[[str, str], None]
 
@@ -63,15 +60,20 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
 
 
 @pytest.mark.parametrize(
-    ("attribute", "seconds"),
-    [("Mine", 2.5), ("Holder.Nested", 2.5), ("ready", 7), ("make", 8)],
+    ("attribute", "made_by"),
+    [
+        ("Mine", "its class"),
+        ("Holder.Nested", "its class"),
+        ("ready", "hand"),
+        ("make", "a function"),
+    ],
 )
 def test_classes_placers_and_factories_in_the_current_folder(
-    write: Write, attribute: str, seconds: float
+    write: Write, attribute: str, made_by: str
 ) -> None:
-    placer = make_placer(f"my_own:{attribute}", budget_s=2.5)
+    placer = make_placer(f"my_own:{attribute}")
     assert placer.name == "mine"
-    assert vars(placer)["seconds"] == seconds
+    assert vars(placer)["made_by"] == made_by
 
 
 def test_modules_of_packages(write: Write) -> None:
@@ -85,7 +87,7 @@ def test_modules_of_packages(write: Write) -> None:
     ("name", "words"),
     [
         ("my_own:Missing", ["my_own:Missing", "has no `Missing`", "my_own.py"]),
-        ("my_own:number", ["`my_own:number`", "no method `place`", "place(graph, topology"]),
+        ("my_own:number", ["`my_own:number`", "no method `place`", "place(problem, *"]),
         ("my_own:Nothing", ["`my_own:Nothing`", "no method `place`"]),
         ("my_own:Nameless", ["`my_own:Nameless`", "`name` is None"]),
         ("my_own:fail", ["`my_own:fail`", "ZeroDivisionError: no luck"]),
@@ -139,7 +141,7 @@ def test_placers_that_need_a_run_say_so(name: str) -> None:
 @pytest.mark.parametrize("name", ["annealing", "heft", "my_own:Mine"])
 def test_budgets_that_are_none(write: Write, name: str, budget: float) -> None:
     with pytest.raises(ConfigError, match="budget_s is"):
-        make_placer(name, budget_s=budget)
+        place(GraphBuilder("empty").build(), "cpu2", name, budget_s=budget)
 
 
 @pytest.fixture
@@ -159,8 +161,7 @@ def _installed(package: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.usefixtures("_installed")
 def test_entry_points_are_placers_by_name() -> None:
-    placer = make_placer("last-device", budget_s=3)
-    assert (placer.name, vars(placer)["seconds"]) == ("mine", 3.0)
+    assert make_placer("last-device").name == "mine"
     assert type(make_placer("heft")).__name__ == "HeftPlacer"
     assert "last-device" not in placer_names()
     with pytest.raises(PlacerError, match=r"`broken` of package `some-package`.*ZeroDivision"):

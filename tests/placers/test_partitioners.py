@@ -6,13 +6,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strategies import graphs, topologies
 
-from doppler.cost import DefaultCostModel
 from doppler.errors import ConfigError, MissingExtraError
 from doppler.graph import Graph, GraphBuilder
 from doppler.placers import Placer
 from doppler.placers.partition.assigning import Cut, device_speeds, lay_out, weigh
 from doppler.placers.partition.hypergraph import HypergraphPlacer, cut_hypergraph
 from doppler.placers.partition.metis import MetisPlacer, cut_graph
+from doppler.problem import Problem
 from doppler.programs import random_dag
 from doppler.sim import Simulator, simulate
 from doppler.topology import Topology
@@ -40,7 +40,7 @@ def chains(count: int, length: int, transfer_s: float = 10.0) -> Graph:
 @both
 def test_keeps_chains_together(kind: type[MetisPlacer | HypergraphPlacer]) -> None:
     graph, topology = chains(4, 5), Topology.preset("reference:4")
-    assert simulate(graph, topology, kind().place(graph, topology)).makespan_s == 5
+    assert simulate(graph, topology, kind().place(Problem(graph, topology))).makespan_s == 5
 
 
 @both
@@ -48,7 +48,7 @@ def test_stays_on_one_device_where_moving_costs_more(
     kind: type[MetisPlacer | HypergraphPlacer],
 ) -> None:
     graph, topology = chains(1, 6), Topology.preset("reference:4")
-    assert len(set(kind().place(graph, topology).devices.tolist())) == 1
+    assert len(set(kind().place(Problem(graph, topology)).devices.tolist())) == 1
 
 
 @both
@@ -56,14 +56,14 @@ def test_beats_random_on_unequal_devices(kind: type[MetisPlacer | HypergraphPlac
     graph, topology = random_dag(seed=4), Topology.preset("a100x2-t4x2")
     random = np.random.default_rng(0).integers(4, size=(20, graph.num_vertices))
     random[:, graph.is_input] = -1
-    found = simulate(graph, topology, kind().place(graph, topology)).makespan_s
+    found = simulate(graph, topology, kind().place(Problem(graph, topology))).makespan_s
     assert found < Simulator(topology).makespans(graph, random).min()
 
 
 @cuts
 def test_parts_have_the_shares_asked_for(cut: Cut) -> None:
     graph, topology = random_dag(vertices=400, depth=20), Topology.preset("p100x4")
-    weighted = weigh(graph, topology, DefaultCostModel().costs(graph, topology))
+    weighted = weigh(Problem(graph, topology))
     share = np.array([0.4, 0.3, 0.2, 0.1])
     parts = cut(weighted, share, 0.03, 0)
     weight = np.bincount(parts, weighted.vertex_weight, 4) / weighted.vertex_weight.sum()
@@ -79,7 +79,7 @@ def test_weights_are_seconds_and_pins_are_makers_and_readers() -> None:
     ]
     g.op("end", "matmul", reads=near, output_bytes=1, exec_s=3, transfer_s=1)
     graph, topology = g.build(), Topology.preset("reference:2")
-    weighted = weigh(graph, topology, DefaultCostModel().costs(graph, topology))
+    weighted = weigh(Problem(graph, topology))
     assert weighted.tensor_weight[0] == pytest.approx(4 * weighted.tensor_weight[1], abs=4)
     assert len(weighted.tensor_weight) == 4  # nobody reads what `end` makes
     assert len(weighted.tensor) == 4 + 6
@@ -87,16 +87,15 @@ def test_weights_are_seconds_and_pins_are_makers_and_readers() -> None:
 
 def test_faster_devices_get_larger_shares() -> None:
     graph, topology = random_dag(seed=1), Topology.preset("a100x2-t4x2")
-    speed = device_speeds(graph, topology, DefaultCostModel().costs(graph, topology))
+    speed = device_speeds(Problem(graph, topology))
     assert speed[0] == speed[1] == 1
     assert speed[2] == speed[3] < 0.3
 
 
 def test_parts_that_talk_are_laid_onto_devices_with_a_fast_link() -> None:
     graph, topology = random_dag(vertices=200, depth=20, seed=3), Topology.preset("a100x2-t4x2")
-    costs = DefaultCostModel().costs(graph, topology)
     on_fast = np.where(graph.is_input, -1, np.arange(graph.num_vertices) % 2)
-    laid = lay_out(graph, topology, costs, on_fast, np.array([2, 3, 0, 1]))
+    laid = lay_out(Problem(graph, topology), on_fast, np.array([2, 3, 0, 1]))
     assert sorted(set(laid[graph.assigned].tolist())) == [0, 1]  # the pair of A100, over NVLink
 
 
@@ -109,9 +108,9 @@ def test_takes_any_graph_and_machine(
     topology = data.draw(topologies(max_devices=6))
     graph = data.draw(graphs(max_vertices=9, num_devices=topology.num_devices))
     placer: Placer = kind(tries=1)
-    first = placer.place(graph, topology, seed=3)
+    first = placer.place(Problem(graph, topology), seed=3)
     first.check(graph, topology)
-    assert first == kind(tries=1).place(graph, topology, seed=3)
+    assert first == kind(tries=1).place(Problem(graph, topology), seed=3)
 
 
 @both
@@ -120,7 +119,7 @@ def test_prints_nothing(
 ) -> None:
     for size in range(1, 20):
         graph = random_dag(vertices=size, depth=1 + size // 4, seed=size)
-        kind(tries=1).place(graph, Topology.preset("v100x8"))
+        kind(tries=1).place(Problem(graph, Topology.preset("v100x8")))
     assert capfd.readouterr() == ("", "")
 
 
@@ -132,7 +131,7 @@ def test_says_which_extra_is_missing(
 ) -> None:
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(MissingExtraError, match=r"pip install doppler-placement\[solvers\]"):
-        kind().place(chains(1, 2), Topology.preset("reference:2"))
+        kind().place(Problem(chains(1, 2), Topology.preset("reference:2")))
 
 
 @both

@@ -5,6 +5,7 @@ from doppler.errors import ConfigError, UnknownNameError
 from doppler.graph import Graph, GraphBuilder
 from doppler.placers import gap, lower_bounds, make_placer, place, placer_names
 from doppler.placers.lists.critical_path import CriticalPathPlacer
+from doppler.problem import Problem
 from doppler.programs import random_dag
 from doppler.sim import Simulator, simulate
 from doppler.topology import Topology
@@ -21,7 +22,7 @@ def two_chains() -> Graph:
 
 def test_critical_path_keeps_chains_together() -> None:
     graph, topology = two_chains(), Topology.preset("reference:2")
-    assignment = CriticalPathPlacer(runs=1).place(graph, topology)
+    assignment = CriticalPathPlacer(runs=1).place(Problem(graph, topology))
     a, b, c, d = assignment.devices.tolist()
     assert (a, c) == (b, d)
     assert a != c
@@ -30,7 +31,7 @@ def test_critical_path_keeps_chains_together() -> None:
 
 def test_critical_path_takes_the_longest_path_to_an_exit_first() -> None:
     graph = two_chains()
-    order = CriticalPathPlacer(runs=1).place(graph, Topology.preset("reference:1")).order
+    order = CriticalPathPlacer(runs=1).place(Problem(graph, Topology.preset("reference:1"))).order
     assert order is not None
     # To an exit, with no links to cross: a 8, c 6, b 4, d 3.
     assert [graph.vertex_names[v] for v in order] == ["a", "c", "b", "d"]
@@ -39,7 +40,9 @@ def test_critical_path_takes_the_longest_path_to_an_exit_first() -> None:
 def test_critical_path_keeps_the_best_of_its_runs() -> None:
     graph, topology = random_dag(seed=3), Topology.preset("p100x4")
     makespans = [
-        simulate(graph, topology, CriticalPathPlacer(runs=runs).place(graph, topology)).makespan_s
+        simulate(
+            graph, topology, CriticalPathPlacer(runs=runs).place(Problem(graph, topology))
+        ).makespan_s
         for runs in (1, 10, 50)
     ]
     assert makespans == sorted(makespans, reverse=True)

@@ -14,6 +14,7 @@ from doppler.mdp.rollout import FREE
 from doppler.placers.learned import neighbourhoods as rethinking
 from doppler.placers.learned.neighbourhoods import ELITES, GROUPED, LARGEST, MOST, Rethinking
 from doppler.placers.learned.neighbourhoods_kernel import ball, join
+from doppler.problem import Problem
 from doppler.programs.random_dag import random_dag
 from doppler.sim import Simulator
 from doppler.topology import Device, Link, Topology, read_topology
@@ -23,7 +24,9 @@ BEST = (2, 4, 5, 6)  # of `thinking`
 
 
 def larger(vertices: int = 200) -> Instance:
-    return make_instance(random_dag(vertices=vertices, depth=9, seed=1), read_topology("p100x4"))
+    return make_instance(
+        Problem(random_dag(vertices=vertices, depth=9, seed=1), read_topology("p100x4"))
+    )
 
 
 def thinking(seed: int = 0) -> tuple[Rethinking, IntArray, IntArray]:
@@ -120,7 +123,7 @@ def test_by_lot_mostly_to_the_device_of_a_neighbour(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(rethinking, "GROUPED", NEVER)
     monkeypatch.setattr(rethinking, "MOST", 0.0)  # one vertex at a time
     graph = random_dag(vertices=200, depth=9, seed=1)
-    instance = make_instance(graph, read_topology("v100x8"))
+    instance = make_instance(Problem(graph, read_topology("v100x8")))
     thinks, rng = Rethinking(instance), np.random.default_rng(0)
     devices = rng.integers(8, size=(1, 200))
     thinks.add(devices, np.arange(200)[None], np.ones(1))
@@ -158,7 +161,7 @@ def test_afresh_all_are_placed_at_times_in_groups() -> None:
 def test_what_moves_most_is_put_together_first() -> None:
     """Two chains of three, with much to move along them and little between."""
     edges = {(0, 1): 90.0, (1, 2): 80.0, (3, 4): 70.0, (4, 5): 60.0, (1, 4): 1.0, (2, 5): 1.0}
-    instance = make_instance(graph_of([1.0] * 6, edges), uniform(2))
+    instance = make_instance(Problem(graph_of([1.0] * 6, edges), uniform(2)))
     order = np.argsort(-instance.tables.edge_move_s)
     groups = join(instance.tables, order, np.ones(6), 3.0)
     assert len(set(groups[:3].tolist())) == len(set(groups[3:].tolist())) == 1
@@ -224,7 +227,7 @@ def test_where_nothing_runs_the_more_gets_done_the_better() -> None:
         (Link("any", 1.0),),
         np.array([[-1, 0], [0, -1]]),
     )
-    instance = make_instance(graph, full)
+    instance = make_instance(Problem(graph, full))
     every = np.array(np.meshgrid(*[[0, 1]] * 4)).reshape(4, -1).T
     makespans = Simulator(full).makespans(graph, instance.expand(every))
     left = Simulator(full).unfinished(graph, instance.expand(every))

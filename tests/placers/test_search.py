@@ -10,6 +10,7 @@ from doppler.placers import lower_bounds
 from doppler.placers.search import annealing as search_module
 from doppler.placers.search.annealing import SearchConfig, search, starting_points
 from doppler.placers.search.genetic import GeneticConfig, GeneticPlacer
+from doppler.problem import Problem
 from doppler.programs import chainmm, random_dag
 from doppler.sharding import shard
 from doppler.sim import Noise, SimConfig, Simulator
@@ -22,8 +23,8 @@ def test_search_never_returns_worse_than_where_it_began() -> None:
     topology = preset("p100x4")
     for seed in range(3):
         graph = random_dag(vertices=40, depth=6, seed=seed)
-        starts = starting_points(graph, topology, seed)
-        result = search(graph, topology, starts, QUICK, seed=seed)
+        starts = starting_points(Problem(graph, topology), seed)
+        result = search(Problem(graph, topology), starts, QUICK, seed=seed)
         makespans = Simulator(topology).makespans(graph, np.array(starts))
         assert result.cost_s <= makespans.min()
         assert Simulator(topology).makespans(graph, result.devices[None])[0] == result.cost_s
@@ -35,7 +36,7 @@ def test_what_search_reports_is_what_the_simulator_says(data: st.DataObject) -> 
     topology = data.draw(topologies())
     graph = data.draw(graphs(max_vertices=8, num_devices=topology.num_devices))
     start = data.draw(devices_for(graph, topology))
-    result = search(graph, topology, [start], SearchConfig(evaluations=60, chains=1))
+    result = search(Problem(graph, topology), [start], SearchConfig(evaluations=60, chains=1))
     assert Simulator(topology).makespans(graph, result.devices[None])[0] == result.cost_s
     assert result.cost_s >= lower_bounds(graph, topology).best_s * (1 - 1e-9)
 
@@ -49,20 +50,22 @@ def test_search_finds_the_optimum_of_a_small_graph() -> None:
     graph = g.build()
     for hot in (0.0, 1e-3):
         config = SearchConfig(evaluations=3000, chains=2, hot=hot)
-        assert search(graph, preset("reference:4"), [np.zeros(8, int)], config).cost_s == 2.0
+        assert (
+            search(Problem(graph, preset("reference:4")), [np.zeros(8, int)], config).cost_s == 2.0
+        )
 
 
 def test_same_seed_same_search() -> None:
     graph, topology = random_dag(vertices=30, depth=5, seed=0), preset("v100x8")
-    starts = starting_points(graph, topology, 0)
-    first, second = (search(graph, topology, starts, QUICK, seed=3) for _ in range(2))
+    starts = starting_points(Problem(graph, topology), 0)
+    first, second = (search(Problem(graph, topology), starts, QUICK, seed=3) for _ in range(2))
     assert first.devices.tolist() == second.devices.tolist()
     assert first.evaluations == second.evaluations
 
 
 def test_history_falls_and_counts_evaluations() -> None:
     graph, topology = shard(chainmm(size=64), 8), preset("v100x8")
-    result = search(graph, topology, [np.where(graph.is_input, -1, 0)], QUICK)
+    result = search(Problem(graph, topology), [np.where(graph.is_input, -1, 0)], QUICK)
     costs = [cost for _, _, cost in result.history]
     assert costs == sorted(costs, reverse=True)
     assert costs[-1] == result.cost_s
@@ -82,7 +85,7 @@ def test_ctrl_c_returns_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None
             raise Interrupted
 
     monkeypatch.setattr(search_module._Search, "_advance", interrupted)
-    result = search(graph, topology, [start], SearchConfig(seconds=1000))
+    result = search(Problem(graph, topology), [start], SearchConfig(seconds=1000))
     assert len(calls) == 5
     assert result.cost_s < Simulator(topology).makespans(graph, start[None])[0]
 
@@ -90,10 +93,10 @@ def test_ctrl_c_returns_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None
 def test_robust_search_minimises_over_draws_of_the_noise() -> None:
     graph, topology = random_dag(vertices=30, depth=5, seed=2), preset("p100x4")
     sim = SimConfig(noise=Noise(exec_sigma=0.5, transfer_sigma=0.5))
-    starts = starting_points(graph, topology, 0)
+    starts = starting_points(Problem(graph, topology), 0)
     for quantile in (None, 0.9):
         config = SearchConfig(evaluations=4000, chains=1, draws=5, quantile=quantile, sim=sim)
-        result = search(graph, topology, starts, config, seed=0)
+        result = search(Problem(graph, topology), starts, config, seed=0)
         simulator = Simulator(topology, sim)
         draws = [simulator.makespans(graph, result.devices[None], seed=s)[0] for s in range(5)]
         expected = np.mean(draws) if quantile is None else sorted(draws)[4]
@@ -103,8 +106,8 @@ def test_robust_search_minimises_over_draws_of_the_noise() -> None:
 def test_memory_limits_are_respected() -> None:
     topology = preset("p100x4-8gb")
     graph = random_dag(vertices=60, depth=4, bytes_per_flop=0.006, seed=0)
-    starts = starting_points(graph, topology, 0)
-    result = search(graph, topology, starts, QUICK)
+    starts = starting_points(Problem(graph, topology), 0)
+    result = search(Problem(graph, topology), starts, QUICK)
     assert np.isfinite(Simulator(topology).makespans(graph, result.devices[None])[0])
 
 
@@ -119,10 +122,10 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, float]) -> No
 
 def test_genetic_improves_on_its_seeds() -> None:
     graph, topology = random_dag(seed=1), preset("p100x4")
-    starts = starting_points(graph, topology, 0)
+    starts = starting_points(Problem(graph, topology), 0)
     placer = GeneticPlacer(GeneticConfig(generations=20, population=32))
     simulator = Simulator(topology)
-    found = simulator.run(graph, placer.place(graph, topology)).makespan_s
+    found = simulator.run(graph, placer.place(Problem(graph, topology))).makespan_s
     assert found <= simulator.makespans(graph, np.array(starts)).min()
     with pytest.raises(ConfigError):
         GeneticConfig(elite=0.9, mutants=0.2)
@@ -131,18 +134,18 @@ def test_genetic_improves_on_its_seeds() -> None:
 def test_search_says_infinity_where_no_assignment_fits() -> None:
     graph, topology = random_dag(vertices=20, depth=4, bytes_per_flop=1.0, seed=0), preset("cpu2")
     start = np.where(graph.is_input, -1, 0)
-    result = search(graph, topology, [start], SearchConfig(evaluations=50, chains=1))
+    result = search(Problem(graph, topology), [start], SearchConfig(evaluations=50, chains=1))
     assert result.cost_s == float("inf")
 
 
 def test_search_stops_where_the_cost_is_low_enough() -> None:
     graph, topology = random_dag(vertices=30, depth=5, seed=0), preset("p100x4")
-    starts = starting_points(graph, topology, 0)
+    starts = starting_points(Problem(graph, topology), 0)
     first = Simulator(topology).makespans(graph, np.array(starts)).min()
     config = SearchConfig(seconds=1000, chains=1, enough_s=float(first))
-    assert search(graph, topology, starts, config).evaluations == len(starts)
+    assert search(Problem(graph, topology), starts, config).evaluations == len(starts)
     config = SearchConfig(seconds=1000, chains=1, enough_s=float(first) * 0.99)
-    assert search(graph, topology, starts, config).cost_s <= first * 0.99
+    assert search(Problem(graph, topology), starts, config).cost_s <= first * 0.99
 
 
 def test_search_finds_its_way_to_what_fits() -> None:
@@ -153,5 +156,5 @@ def test_search_finds_its_way_to_what_fits() -> None:
     devices = tuple(Device(f"d{i}", memory_bytes=13) for i in range(4))
     reference = preset("reference:4")
     topology = Topology("small", devices, reference.links, reference.route)
-    result = search(g.build(), topology, [np.zeros(8, int)], SearchConfig(evaluations=400))
+    result = search(Problem(g.build(), topology), [np.zeros(8, int)], SearchConfig(evaluations=400))
     assert result.cost_s == 2.0

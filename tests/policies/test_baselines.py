@@ -24,6 +24,7 @@ from doppler.policies.rivals import placeto  # noqa: E402
 from doppler.policies.rivals.base import fixed_order, mixed, pick  # noqa: E402
 from doppler.policies.rivals.placeto import reachable  # noqa: E402
 from doppler.policies.rivals.seq2seq import grouped  # noqa: E402
+from doppler.problem import Problem  # noqa: E402
 from doppler.programs import random_dag  # noqa: E402
 from doppler.topology import Topology  # noqa: E402
 
@@ -43,7 +44,7 @@ def generator(seed: int = 0) -> Any:
 
 def instance(graph: Graph | None = None) -> Instance:
     graph = graph or random_dag(vertices=SIZE, depth=5, seed=0)
-    return make_instance(graph, Topology.preset("p100x4"))
+    return make_instance(Problem(graph, Topology.preset("p100x4")))
 
 
 @pytest.mark.parametrize("name", CONFIGS)

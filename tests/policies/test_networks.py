@@ -17,6 +17,7 @@ from doppler.mdp import FEATURE_SETS, Episode, Instance, make_instance
 from doppler.mdp.features import CROWDED, DEVICE_FEATURES, OVERFULL
 from doppler.mdp.kernel import Weights
 from doppler.mdp.rollout import GREEDY, Roller, Sampling
+from doppler.problem import Problem
 from doppler.programs import random_dag
 from doppler.topology import Topology
 
@@ -61,7 +62,9 @@ def weights_of(policy: DualPolicy, scores: Scores) -> Weights:
 
 
 def larger(machine: str = "a100x2-t4x2", seed: int = 0) -> Instance:
-    return make_instance(random_dag(vertices=50, depth=6, seed=seed), Topology.preset(machine))
+    return make_instance(
+        Problem(random_dag(vertices=50, depth=6, seed=seed), Topology.preset(machine))
+    )
 
 
 def paths(instance: Instance) -> tuple[Levels, Levels]:
@@ -76,7 +79,7 @@ def paths(instance: Instance) -> tuple[Levels, Levels]:
 def test_sums_along_paths_equal_a_walk_along_each(data: st.DataObject) -> None:
     topology = data.draw(topologies())
     instance = make_instance(
-        data.draw(graphs(max_vertices=14, num_devices=topology.num_devices)), topology
+        Problem(data.draw(graphs(max_vertices=14, num_devices=topology.num_devices)), topology)
     )
     inputs = make_inputs(instance)
     values = np.random.default_rng(0).normal(size=(instance.graph.num_vertices, 3))
@@ -154,7 +157,7 @@ def with_small_memory(instance: Instance) -> Instance:
     """The same graph on devices that hold four of its largest tensors."""
     small = 4 * instance.graph.tensor_bytes.max()
     devices = tuple(replace(d, memory_bytes=small) for d in instance.topology.devices)
-    return make_instance(instance.graph, replace(instance.topology, devices=devices))
+    return make_instance(Problem(instance.graph, replace(instance.topology, devices=devices)))
 
 
 def logits_by_hand(
@@ -187,7 +190,9 @@ def test_teacher_forced_logits_equal_those_of_each_step(features: str, machine: 
     if machine == "small":
         instance = with_small_memory(larger("v100x8"))
     else:
-        instance = larger(machine) if ":" not in machine else make_instance(chain(), uniform(1))
+        instance = (
+            larger(machine) if ":" not in machine else make_instance(Problem(chain(), uniform(1)))
+        )
     scores = scored(policy, instance)
     rollouts = Roller(instance).play(weights_of(policy, scores), Sampling(), np.arange(2))
     order, devices = torch.as_tensor(rollouts.order), torch.as_tensor(rollouts.devices)
@@ -303,7 +308,10 @@ def place_logits(policy: DualPolicy, instance: Instance, order: IntArray, device
 def test_other_numbers_for_vertices_change_nothing(seed: int) -> None:
     graph, topology, policy = untied(seed), Topology.preset("a100x2-t4x2"), small_policy(seed=seed)
     new = np.random.default_rng(seed).permutation(graph.num_vertices)
-    one, other = make_instance(graph, topology), make_instance(renumbered(graph, new), topology)
+    one, other = (
+        make_instance(Problem(graph, topology)),
+        make_instance(Problem(renumbered(graph, new), topology)),
+    )
     to = np.searchsorted(other.vertices, new[one.vertices])  # of assigned ones among themselves
     assert sorted(to) == list(range(50))
     assert to.tolist() != list(range(50))
@@ -329,7 +337,7 @@ def test_other_numbers_for_vertices_change_nothing(seed: int) -> None:
 def test_other_numbers_for_equal_devices_change_nothing() -> None:
     rng, policy = np.random.default_rng(0), small_policy()
     edges = {(i, j): float(rng.random()) for i in range(12) for j in range(i + 1, 12, 3)}
-    instance = make_instance(graph_of(rng.random(12).tolist(), edges), uniform(4))
+    instance = make_instance(Problem(graph_of(rng.random(12).tolist(), edges), uniform(4)))
     devices, to = rng.integers(4, size=12), np.array([2, 0, 3, 1])
     order = np.arange(12)
     mine = place_logits(policy, instance, order, devices)
@@ -341,7 +349,7 @@ def test_other_numbers_for_equal_devices_change_nothing() -> None:
 @pytest.mark.parametrize("num_devices", [1, 2, 3, 7, 16])
 def test_one_policy_for_any_number_of_devices(num_devices: int) -> None:
     policy = small_policy()
-    instance = make_instance(chain(), uniform(num_devices))
+    instance = make_instance(Problem(chain(), uniform(num_devices)))
     rollouts = Roller(instance).play(
         weights_of(policy, scored(policy, instance)), Sampling(), np.arange(200)
     )
@@ -403,6 +411,6 @@ def test_a_graph_without_edges_and_gradients_everywhere() -> None:
     for name, parameter in policy.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.abs().max() > 0, name
-    lonely: Inputs = make_inputs(make_instance(graph_of([1.0, 2.0]), uniform(2)))
+    lonely: Inputs = make_inputs(make_instance(Problem(graph_of([1.0, 2.0]), uniform(2))))
     assert lonely.num_vertices == 2
     assert torch.isfinite(policy(lonely).select).all()

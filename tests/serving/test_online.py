@@ -25,6 +25,7 @@ from doppler.graph import Graph  # noqa: E402
 from doppler.placers.learned.doppler import DopplerPlacer  # noqa: E402
 from doppler.placers.registry import place  # noqa: E402
 from doppler.policies.dual import make_policy  # noqa: E402
+from doppler.problem import Problem  # noqa: E402
 from doppler.programs import ffnn  # noqa: E402
 from doppler.serving.online import OnlinePlacer, Server  # noqa: E402
 from doppler.serving.rotation import OnlineConfig, Rotation  # noqa: E402
@@ -285,7 +286,7 @@ def test_a_policy_proposes_and_learns(tmp_path: Path, kind: str) -> None:
     assert again.policy is not None
     for name, tensor in again.policy.state_dict().items():
         assert torch.equal(tensor, learned.state_dict()[name])
-    DopplerPlacer.from_path(tmp_path / "state.safetensors").place(work, MACHINE)
+    DopplerPlacer.from_path(tmp_path / "state.safetensors").place(Problem(work, MACHINE))
 
 
 def test_on_an_engine_results_do_not_depend_on_who_serves() -> None:

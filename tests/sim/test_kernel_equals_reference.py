@@ -69,7 +69,7 @@ def assert_limits_hold(
     """With a limit the makespan is exact up to it, and above it a number between the two."""
     simulator = Simulator(topology, config)
     makespan = float(simulator.makespans(graph, [assignment], seed=7)[0])
-    problem, priority = simulator.problem(graph, [7]), np.zeros((1, graph.num_vertices))
+    problem, priority = simulator.arrays(graph, [7]), np.zeros((1, graph.num_vertices))
     if config.strategy != "fifo":
         priority = simulator._priority(graph, assignment, 7)
     found, devices = np.zeros(1), np.array(assignment.devices, np.int64).reshape(1, -1)
@@ -155,7 +155,7 @@ def test_a_limit_saves_work() -> None:
     graph, topology = random_dag(vertices=200, depth=20, seed=0), Topology.preset("p100x4")
     simulator, assignment = Simulator(topology), place(graph, topology, "round-robin")
     makespan = float(simulator.makespans(graph, [assignment])[0])
-    problem, priority = simulator.problem(graph), simulator.priority(graph)
+    problem, priority = simulator.arrays(graph), simulator.priority(graph)
     scratch, devices = make_scratch(problem), np.array(assignment.devices, np.int64).reshape(1, -1)
     run_batch(problem, 0, devices, priority, scratch, np.zeros(1), makespan * 0.9)
     assert scratch.counters[UNFINISHED] > graph.num_vertices // 10

@@ -15,6 +15,7 @@ from training.tiny import CONFIG, graph, trained  # noqa: E402
 
 from doppler.errors import CheckpointError, ConfigError  # noqa: E402
 from doppler.placers.learned.doppler import DopplerPlacer  # noqa: E402
+from doppler.problem import Problem  # noqa: E402
 from doppler.runs.manifest import read_manifest  # noqa: E402
 from doppler.topology import Topology  # noqa: E402
 from doppler.training import api  # noqa: E402
@@ -31,7 +32,7 @@ def same(one: DopplerPlacer, other: DopplerPlacer) -> bool:
 
 def test_with_and_without_a_directory(tmp_path: Path) -> None:
     placer = train(graph(), MACHINE, CONFIG)
-    placer.place(graph(), MACHINE).check(graph(), MACHINE)
+    placer.place(Problem(graph(), MACHINE)).check(graph(), MACHINE)
     kept = train([graph()], [MACHINE], CONFIG, out=tmp_path / "run")
     assert same(placer, kept)
     assert same(placer, DopplerPlacer.from_path(tmp_path / "run"))

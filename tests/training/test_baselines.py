@@ -21,6 +21,7 @@ from doppler.placers import make_placer
 from doppler.placers.learned.rivals import LearnedPlacer
 from doppler.policies.configs import AnyConfig, for_devices
 from doppler.policies.rivals.base import BaselinePolicy
+from doppler.problem import Problem
 from doppler.sim import Simulator, simulate
 from doppler.testing import PlacerContract
 from doppler.topology import Topology
@@ -97,7 +98,7 @@ def test_each_learns_the_optimum_of_a_small_graph(case: str, seed: int) -> None:
     means = [progress.mean_s for progress in trainer.run()]
     best = optimum(g, TWO)
     assert isinstance(trainer.policy, BaselinePolicy)
-    greedy = LearnedPlacer(trainer.policy, samples=0).place(g, TWO)
+    greedy = LearnedPlacer(trainer.policy, samples=0).place(Problem(g, TWO))
     assert simulate(g, TWO, greedy).makespan_s == best
     assert np.mean(means[-5:]) < best + 0.5 * (np.mean(means[:5]) - best)  # not by luck
 
@@ -213,7 +214,7 @@ def test_another_number_of_devices_is_refused(tmp_path: Path) -> None:
     run = trained(tmp_path / "run", quick("gdp"))
     eight = Topology.preset("v100x8")
     with pytest.raises(ConfigError, match="outputs for 4 devices, topology `v100x8` has 8"):
-        make_placer(f"gdp:{run}").place(graph(), eight)
+        make_placer(f"gdp:{run}").place(Problem(graph(), eight))
     with pytest.raises(ConfigError, match="outputs for 4 devices"):
         train(graph(), eight, quick("gdp"), start=run)
     with pytest.raises(ConfigError, match="outputs for 4 devices"):
@@ -230,9 +231,11 @@ def test_a_run_goes_on_elsewhere_and_places(tmp_path: Path, name: str) -> None:
     assert isinstance(placer, LearnedPlacer)
     again = train(graph(1), Topology.preset("p100x4"), quick(name), start=placer)
     assert again.name == name
-    expected = make_placer(f"{name}:{run}").place(graph(), Topology.preset("p100x4"))
+    expected = make_placer(f"{name}:{run}").place(Problem(graph(), Topology.preset("p100x4")))
     assert expected.placer == name
-    assert make_placer(f"{name}:{run}").place(graph(), Topology.preset("p100x4")) == expected
+    assert (
+        make_placer(f"{name}:{run}").place(Problem(graph(), Topology.preset("p100x4"))) == expected
+    )
     other = "gdp" if name != "gdp" else "placeto"
     with pytest.raises(CheckpointError, match=f"of kind `{name}`, not `{other}`"):
         make_placer(f"{other}:{run}")
@@ -246,11 +249,11 @@ class _Fresh:
     def __init__(self, config: AnyConfig) -> None:
         self.config, self.name = config, config.kind
 
-    def place(self, graph: Graph, topology: Topology, *, seed: int = 0) -> Any:
+    def place(self, problem: Problem, *, seed: int = 0, budget_s: float | None = None) -> Any:
         from doppler.policies.kinds import make_any
 
-        policy: Any = make_any(for_devices(self.config, topology.num_devices), 0)
-        return LearnedPlacer(policy, samples=4).place(graph, topology, seed=seed)
+        policy: Any = make_any(for_devices(self.config, problem.topology.num_devices), 0)
+        return LearnedPlacer(policy, samples=4).place(problem, seed=seed)
 
 
 class TestPlaceto(PlacerContract):

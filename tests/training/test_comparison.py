@@ -14,9 +14,9 @@ pytest.importorskip("safetensors")
 from training.tiny import CONFIG, graph, started, take
 
 from doppler.assignment import Assignment
-from doppler.graph import Graph
 from doppler.placers import lower_bounds
 from doppler.policies.arrays import checkpoint
+from doppler.problem import Problem
 from doppler.runs.run import Run
 from doppler.sim import Noise, SimConfig, Simulator
 from doppler.topology import Topology
@@ -27,11 +27,12 @@ from doppler.training.comparison import compare
 class OnOne:
     """A placer that puts everything on one device."""
 
-    def __init__(self, device: int) -> None:
-        self.device = device
+    def __init__(self, name: str, device: int, asked: list[tuple[str, float]]) -> None:
+        self.name, self.device, self.asked = name, device, asked
 
-    def place(self, graph: Graph, topology: Topology, *, seed: int = 0) -> Assignment:
-        return Assignment(np.where(graph.is_input, -1, self.device))
+    def place(self, problem: Problem, *, seed: int, budget_s: float) -> Assignment:
+        self.asked.append((self.name, budget_s))
+        return Assignment(np.where(problem.graph.is_input, -1, self.device))
 
 
 @pytest.fixture
@@ -39,11 +40,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float]]:
     """The placers that were asked, and their budgets; all make the same."""
     found: list[tuple[str, float]] = []
 
-    def make(name: str, *, budget_s: float) -> Any:
-        found.append((name, budget_s))
-        return OnOne(0)
-
-    monkeypatch.setattr(comparison, "make_placer", make)
+    monkeypatch.setattr(comparison, "make_placer", lambda name: OnOne(name, 0, found))
     return found
 
 

@@ -9,6 +9,7 @@ pytest.importorskip("torch")
 
 from doppler.graph import Graph
 from doppler.placers.search.improver import Improver
+from doppler.problem import Problem
 from doppler.programs.random_dag import random_dag
 from doppler.sim import Noise, SimConfig, Simulator
 from doppler.topology import Topology, read_topology
@@ -53,7 +54,7 @@ def test_what_runs_out_of_memory_is_no_elite() -> None:
 
 def test_improving_never_makes_it_worse_and_costs_are_makespans() -> None:
     starts = samples(3)
-    improver = Improver(graph(), topology(), SimConfig())
+    improver = Improver(Problem(graph(), topology()), SimConfig())
     before = improver.costs_s(starts)
     assert np.array_equal(before, Simulator(topology()).makespans(graph(), starts))
     better, costs_s = improver.improve(starts, 300, hot=1e-3, cold=1e-5, seed=1, threads=2)
@@ -65,7 +66,7 @@ def test_improving_never_makes_it_worse_and_costs_are_makespans() -> None:
 
 def test_what_is_improved_closely_differs_only_where_that_matters() -> None:
     starts = samples(3)
-    improver, how = Improver(graph(), topology(), SimConfig()), {"hot": 1e-3, "cold": 1e-5}
+    improver, how = Improver(Problem(graph(), topology()), SimConfig()), {"hot": 1e-3, "cold": 1e-5}
     far, far_s = improver.improve(starts, 300, seed=1, **how)
     close, close_s = improver.improve(starts, 300, seed=1, closely=True, **how)
     assert (close_s <= far_s).all()
@@ -81,7 +82,7 @@ def test_what_is_improved_closely_differs_only_where_that_matters() -> None:
 def test_costs_under_noise_are_means_over_the_draws() -> None:
     starts = samples(2)
     config = SimConfig(noise=Noise(exec_sigma=0.3))
-    costs_s = Improver(graph(), topology(), config, draws=3, seed=5).costs_s(starts)
+    costs_s = Improver(Problem(graph(), topology()), config, draws=3, seed=5).costs_s(starts)
     simulator = Simulator(topology(), config)
     draws = [simulator.makespans(graph(), starts, seed=seed) for seed in (5, 6, 7)]
     assert costs_s == pytest.approx(np.mean(draws, axis=0))
@@ -90,7 +91,7 @@ def test_costs_under_noise_are_means_over_the_draws() -> None:
 def test_lessons_are_improved_samples_and_a_pool_that_gets_better() -> None:
     expert_config = ExpertConfig(samples=2, elites=1, lessons=6, pool=4, moves=200)
     config = TrainConfig(stages=("sim",), sim=ReinforceConfig(expert=expert_config))
-    expert = Expert(graph(), topology(), config, threads=1)
+    expert = Expert(Problem(graph(), topology()), config, threads=1)
     first_s = expert.best_s
     makespans = Simulator(topology()).makespans(graph(), samples(6))
     for number in range(3):

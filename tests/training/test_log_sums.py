@@ -14,6 +14,7 @@ from doppler.base.arrays import IntArray
 from doppler.graph import Graph
 from doppler.mdp import Instance, make_instance
 from doppler.mdp.rollout import Roller, Rollouts, Sampling
+from doppler.problem import Problem
 from doppler.programs import random_dag
 from doppler.topology import Topology
 
@@ -123,7 +124,7 @@ def played(instance: Instance, spread: float) -> tuple[Rollouts, Tensor]:
 @pytest.mark.parametrize("depth", [2, 20])
 def test_selections_of_episodes(depth: int, spread: float, temperature: float) -> None:
     graph = random_dag(vertices=120, depth=depth, seed=0)
-    rollouts, score = played(make_instance(graph, MACHINE), spread)
+    rollouts, score = played(make_instance(Problem(graph, MACHINE)), spread)
     weights = torch.as_tensor(np.random.default_rng(1).normal(size=(2, 3, 120)))
     ways = (select_log_probs, listed_select)
     mine, listed = (
@@ -142,7 +143,7 @@ def plain(select: Tensor) -> Scores:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_gradients_reach_scores_on_a_gpu() -> None:
     graph = random_dag(vertices=60, depth=6, seed=0)
-    rollouts, score = played(make_instance(graph, MACHINE), 1.0)
+    rollouts, score = played(make_instance(Problem(graph, MACHINE)), 1.0)
     weights = torch.as_tensor(np.random.default_rng(1).normal(size=(2, 3, 60)))
     here, there = (
         with_gradients(
@@ -160,7 +161,7 @@ def test_gradients_reach_scores_on_a_gpu() -> None:
 @settings(max_examples=200)
 @given(graph=graphs(max_vertices=12, num_devices=4))
 def test_the_teachers_choices(graph: Graph) -> None:
-    instance = make_instance(graph, MACHINE)
+    instance = make_instance(Problem(graph, MACHINE))
     if instance.num_vertices:
         assert_same_choices(instance)
 
@@ -168,12 +169,12 @@ def test_the_teachers_choices(graph: Graph) -> None:
 @pytest.mark.parametrize("depth", [2, 20])
 def test_the_teachers_choices_on_larger_graphs(depth: int) -> None:
     graph = random_dag(vertices=120, depth=depth, seed=0)
-    assert_same_choices(make_instance(graph, MACHINE))
+    assert_same_choices(make_instance(Problem(graph, MACHINE)))
 
 
 def test_the_teachers_choices_where_all_paths_are_as_long() -> None:
     """Work that takes no time: every candidate is right."""
-    instance = make_instance(random_dag(vertices=40, depth=4, seed=0), MACHINE)
+    instance = make_instance(Problem(random_dag(vertices=40, depth=4, seed=0), MACHINE))
     level = np.zeros(instance.num_vertices)
     instance = replace(instance, tables=instance.tables._replace(bottom_s=level))
     assert_same_choices(instance)

@@ -7,6 +7,7 @@ from mdp.playing import replay, softmax
 from doppler.mdp import Instance, make_instance
 from doppler.mdp.kernel import Weights
 from doppler.mdp.rollout import Roller, Rollouts, Sampling
+from doppler.problem import Problem
 from doppler.programs import random_dag
 from doppler.topology import Topology
 
@@ -24,7 +25,9 @@ from doppler.training.gradients.losses import (  # noqa: E402
 
 
 def played() -> tuple[Instance, DualPolicy, Scores, Rollouts]:
-    instance = make_instance(random_dag(vertices=30, depth=5, seed=0), Topology.preset("p100x4"))
+    instance = make_instance(
+        Problem(random_dag(vertices=30, depth=5, seed=0), Topology.preset("p100x4"))
+    )
     policy = make_policy(PolicyConfig(width=8, rounds=1), 0)
     scores = policy(make_inputs(instance))
     rollouts = Roller(instance).play(Weights(**policy.arrays(scores)), Sampling(), np.arange(3))

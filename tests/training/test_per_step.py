@@ -13,6 +13,7 @@ from doppler.graph import Graph
 from doppler.mdp import DEVICE_FEATURES, Episode, make_instance
 from doppler.mdp.features import squeeze
 from doppler.mdp.rollout import GREEDY, Sampling
+from doppler.problem import Problem
 from doppler.programs import random_dag
 from doppler.sim import Simulator
 from doppler.topology import Topology
@@ -48,7 +49,7 @@ def topology() -> Topology:
 
 
 def actor() -> Actor:
-    return Actor(make_instance(graph(), topology()))
+    return Actor(make_instance(Problem(graph(), topology())))
 
 
 def exercise_of(config: TrainConfig) -> Exercise:
@@ -66,7 +67,7 @@ def policy(*, mindful: bool, shape: PolicyConfig = SHAPE) -> DualPolicy:
 def test_what_messages_start_from() -> None:
     """A chain of three: the first is placed, then the second."""
     chain = graph_of([1.0, 2.0, 3.0], {(0, 1): 1.0, (1, 2): 1.0})
-    instance = make_instance(chain, uniform(2))
+    instance = make_instance(Problem(chain, uniform(2)))
     episode, scale_s = Episode(instance), instance.tables.scale_s
     shown = make_inputs(instance).vertices[:, -NUM_STATE_COLUMNS:]
     assert shown.tolist() == episode.vertex_state().tolist() == [[0, 1, 0], [0, 0, 0], [0, 0, 0]]

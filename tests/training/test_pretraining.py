@@ -185,7 +185,7 @@ def test_without_validation_problems_nothing_is_measured(tmp_path: Path) -> None
 
 
 def test_what_is_known_of_a_problem() -> None:
-    (problem, *_) = RECIPE.draw_validation()
+    problem = RECIPE.draw_validation()[0].problem
     known = find_known(problem, 60, 0)
     assert known.bound_s <= known.best_s <= known.listed_s * (1 + 1e-9)
     assert known == find_known(problem, 60, 0)
@@ -214,7 +214,7 @@ def test_a_policy_is_measured_as_it_places() -> None:
     placer = DopplerPlacer(policy, samples=4)
     made = []
     for problem in drawn:
-        placed = placer.place(problem.graph, problem.topology)
+        placed = placer.place(problem.problem)
         made.append(float(Simulator(problem.topology).makespans(problem.graph, [placed])[0]))
     validation = Validation(drawn, [Known(1.0, 1.0, 1.0)] * 6, 4)
     assert validation.makespans_s(policy) == made

@@ -52,6 +52,7 @@ def compare(
     from doppler.formats import read_graph
     from doppler.placers import make_placer, placer_names
     from doppler.placers.comparison import CompareConfig, compare_in_processes, ranked
+    from doppler.problem import Problem
     from doppler.sim import Noise
 
     names = [name.strip() for name in placers.split(",") if name.strip()] or placer_names()
@@ -64,7 +65,7 @@ def compare(
     config = CompareConfig(seeds=seeds, noise=Noise(noise, noise), budget_s=budget, seed=seed)
     rows = []
     with showing_progress():
-        for row in compare_in_processes(graph, topology, names, config):
+        for row in compare_in_processes(Problem(graph, topology), names, config):
             rows.append(row)
     rows = ranked(rows)
     if as_json:

@@ -73,18 +73,19 @@ def _compare(
     """A row per placer, best first, and the best one's trace."""
     from doppler.base.compiling import clock
     from doppler.base.progress import track
-    from doppler.placers import gap, lower_bounds, make_placer
+    from doppler.placers import bounds_of, gap, make_placer
     from doppler.placers.learned.doppler import warm_up
+    from doppler.problem import Problem
     from doppler.sim import Simulator
 
-    simulator = Simulator(topology)
-    bound = lower_bounds(graph, topology).best_s
+    problem = Problem(graph, topology)
+    simulator, bound = Simulator(problem), bounds_of(problem).best_s
     rows: list[dict[str, Any]] = []
     traces = []
     warm_up()
     for name in track(PLACERS, "placing"):
         began = clock()
-        assignment = make_placer(name).place(graph, topology, seed=seed)
+        assignment = make_placer(name).place(problem, seed=seed)
         took = clock() - began
         trace = simulator.run(graph, assignment, seed)
         traces.append(trace)

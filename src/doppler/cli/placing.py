@@ -75,24 +75,26 @@ def place(
     from doppler.cli.machines import find_topology
     from doppler.cli.plans import plan_document, print_plan
     from doppler.formats import read_graph
-    from doppler.placers import ask, gap, is_optimal, make_placer, proven_bound_s
+    from doppler.placers import ask, gap, is_optimal, make_placer, proven_bound_s, searches
     from doppler.plan import device_loads
-    from doppler.sim import simulate
+    from doppler.problem import Problem
+    from doppler.sim import Simulator
 
     take_stdout(output, as_json=as_json)
     if output is not None:
         inputs = (graph_file, topology_name, placer.partition(":")[2] or None)
         check_output(output, kind=output_kind(output), inputs=inputs, force=force)
-    chosen = make_placer(placer, budget_s=budget)
+    chosen = make_placer(placer)
     graph = read_graph(graph_file)
     topology = find_topology(topology_name, graph, probe_again=probe)
+    problem = Problem(graph, topology)
     with showing_progress():
         began = clock()
-        answer = ask(chosen, graph, topology, seed=seed)
+        answer = ask(chosen, problem, seed=seed, budget_s=budget if searches(chosen) else None)
         took = clock() - began
         assignment = answer.assignment
-        trace = simulate(graph, topology, assignment, seed=seed)
-        bound = proven_bound_s(graph, topology, assignment)
+        trace = Simulator(problem).run(graph, assignment, seed)
+        bound = proven_bound_s(problem, assignment)
     _log_members(answer)
     if output:
         write_assignment(assignment, output, force=force)

@@ -152,16 +152,18 @@ def _show_assignment(
     from doppler.formats import read_graph
     from doppler.placers import gap, proven_bound_s
     from doppler.plan import device_loads
-    from doppler.sim import simulate
+    from doppler.problem import Problem
+    from doppler.sim import Simulator
 
     graph = read_graph(graph_file)
     topology = find_topology(topology_name, graph, assignment, probe_again=probe)
-    trace = simulate(graph, topology, assignment)
+    problem = Problem(graph, topology)
+    trace = Simulator(problem).run(graph, assignment)
     plan, loads = (
         assignment.by_name(graph, topology),
         device_loads(graph, topology, assignment, trace),
     )
-    makespan, bound = trace.makespan_s, proven_bound_s(graph, topology, assignment)
+    makespan, bound = trace.makespan_s, proven_bound_s(problem, assignment)
     if as_json:
         summary: dict[str, Any] = {
             "makespan_s": makespan,
@@ -286,18 +288,18 @@ def _show_graph(graph: "Graph", topology: "Topology", as_json: bool) -> None:
 def _graph_summary(graph: "Graph", topology: "Topology") -> dict[str, Any]:
     import numpy as np
 
-    from doppler.cost import DefaultCostModel
     from doppler.graph import bottom_levels, widths
-    from doppler.placers import lower_bounds
+    from doppler.placers import bounds_of
+    from doppler.problem import Problem
 
     assigned = graph.assigned
     width = widths(graph).tolist()
-    costs = DefaultCostModel().costs(graph, topology)
-    fastest = costs.exec_s.min(axis=1)
+    problem = Problem(graph, topology)
+    fastest = problem.costs.exec_s.min(axis=1)
     path = float(
         bottom_levels(graph, fastest, np.zeros(graph.num_tensors)).length_s.max(initial=0.0)
     )
-    bounds = lower_bounds(graph, topology)
+    bounds = bounds_of(problem)
     return {
         "name": graph.name,
         "digest": graph.digest(),

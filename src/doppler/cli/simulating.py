@@ -33,9 +33,8 @@ from doppler.errors import ConfigError
 
 if TYPE_CHECKING:
     from doppler.assignment import Assignment
-    from doppler.graph import Graph
+    from doppler.problem import Problem
     from doppler.sim import SimConfig
-    from doppler.topology import Topology
     from doppler.trace import Trace
 
 Sigma = typer.Option(min=0.0, max=10.0, help="Log-normal noise: sigma of the logarithm.")
@@ -83,6 +82,7 @@ def simulate(
     from doppler.base.writing import check_output
     from doppler.cli.machines import find_topology
     from doppler.formats import read_graph
+    from doppler.problem import Problem
     from doppler.sim import Noise, SimConfig, Simulator
     from doppler.trace import FORMAT, write_trace
 
@@ -99,9 +99,10 @@ def simulate(
     graph = read_graph(graph_file)
     topology = find_topology(topology_name, graph, assignment, probe_again=probe)
     assignment.check(graph, topology)
-    simulator = Simulator(topology, config)
+    problem = Problem(graph, topology)
+    simulator = Simulator(problem, config)
     with showing_progress():
-        bound = _lower_bound(graph, topology, assignment, config)
+        bound = _lower_bound(problem, assignment, config)
         trace = simulator.run(graph, assignment, seed)
         seeds = track(range(seed + 1, seed + repeat), "simulating")
         later = [float(simulator.makespans(graph, [assignment], seed=s)[0]) for s in seeds]
@@ -124,21 +125,19 @@ def _factors(text: str) -> tuple[float, ...]:
         ) from None
 
 
-def _lower_bound(
-    graph: "Graph", topology: "Topology", assignment: "Assignment", config: "SimConfig"
-) -> float | None:
+def _lower_bound(problem: "Problem", assignment: "Assignment", config: "SimConfig") -> float | None:
     """A bound for every assignment under these options; None where noise may go below it.
 
     Barriers, strategies and slowdowns only make runs longer; without limits of memory those
     bounds that follow from them do not hold.
     """
-    from doppler.placers import lower_bounds, proven_bound_s
+    from doppler.placers import bounds_of, proven_bound_s
 
     if config.noise.is_random or min(config.noise.slowdown, default=1.0) < 1:
         return None
     if config.limit_memory:
-        return proven_bound_s(graph, topology, assignment)
-    return replace(lower_bounds(graph, topology), memory_s=0.0).best_s
+        return proven_bound_s(problem, assignment)
+    return replace(bounds_of(problem), memory_s=0.0).best_s
 
 
 def _summary(

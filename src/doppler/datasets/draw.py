@@ -13,6 +13,7 @@ from doppler.datasets.machines import MACHINES
 from doppler.datasets.memory import SLACK, limit_memory
 from doppler.errors import ConfigError, UnknownNameError
 from doppler.graph.graph import Graph
+from doppler.problem import Problem
 from doppler.topology.io import topology_to_json
 from doppler.topology.topology import Topology
 
@@ -23,7 +24,7 @@ LIMITED = 0.3  # share of the problems in which memory is limited
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class DrawnProblem:
     """A graph to place on a topology."""
 
     graph: Graph
@@ -31,6 +32,11 @@ class Problem:
     family: str  # of the graph: a name in FAMILIES
     seed: int  # that it was drawn with
     machine: str = ""  # family of the topology: a name in MACHINES
+
+    @property
+    def problem(self) -> Problem:
+        """It with its costs, priced anew."""
+        return Problem(self.graph, self.topology)
 
     def digest(self) -> str:
         """`sha256:…` of the graph with its costs, and of the topology."""
@@ -52,7 +58,7 @@ def draw_problem(
     min_vertices: int = SMALLEST,
     without: Sequence[str] = (),
     machines: str | None = None,
-) -> Problem:
+) -> DrawnProblem:
     """The problem of a split with that seed: `train`, `validation`, `test`, or `all` of them.
 
     Groups of families are equally likely, and so are the families of a group. `without` leaves out
@@ -79,7 +85,7 @@ def problems(
     min_vertices: int = SMALLEST,
     without: Sequence[str] = (),
     machines: str | None = None,
-) -> Iterator[Problem]:
+) -> Iterator[DrawnProblem]:
     """So many problems of a split, one after the other, each with a seed that follows from `seed`.
 
     The options are those of `draw_problem`, which gives each of them again by its own seed.
@@ -103,7 +109,7 @@ def make_problem(
     *,
     max_vertices: int = MAX_VERTICES,
     min_vertices: int = SMALLEST,
-) -> Problem:
+) -> DrawnProblem:
     """The problem of a family of graphs on a family of machines with that seed."""
     if family not in FAMILIES:
         raise UnknownNameError("family", family, FAMILIES)
@@ -123,7 +129,7 @@ def make_problem(
     graph = replace(graph, name=f"{family}{graph.num_vertices}-{seed}")
     if coin(rng, LIMITED):
         topology = limit_memory(graph, topology, float(rng.uniform(*SLACK)))
-    return Problem(graph, topology, family, seed, machine)
+    return DrawnProblem(graph, topology, family, seed, machine)
 
 
 def _eligible(

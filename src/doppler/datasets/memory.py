@@ -6,9 +6,9 @@ import numpy as np
 
 from doppler.datasets.chance import rounded
 from doppler.graph.graph import Graph
-from doppler.placers.bounds.memory import produced_bytes, working_bytes
 from doppler.placers.lists.schedulers import HeftPlacer, MemoryEtfPlacer
 from doppler.placers.lists.trivial import RoundRobinPlacer
+from doppler.problem import Problem
 from doppler.sim.simulator import Simulator
 from doppler.topology.topology import Topology
 
@@ -17,13 +17,14 @@ STEP = 1.25  # by which memory grows until a placer runs
 PLACERS = (RoundRobinPlacer, HeftPlacer, MemoryEtfPlacer)  # one of which runs
 
 
-def live_bytes(graph: Graph) -> float:
+def live_bytes(problem: Problem) -> float:
     """The most bytes alive at the same time when vertices run one by one in topological order.
 
     As the simulator counts: an output lives from its exec to its last reader, what nobody reads
     until the end, and inputs do not count.
     """
-    size, whole = graph.num_vertices, produced_bytes(graph)
+    graph, whole = problem.graph, problem.produced_bytes
+    size = graph.num_vertices
     position = np.empty(size, np.int64)
     position[graph.topological_order] = np.arange(size)
     last = np.full(graph.num_tensors, size - 1, np.int64)
@@ -44,11 +45,12 @@ def limit_memory(graph: Graph, topology: Topology, slack: float) -> Topology:
     """
     speed = np.sqrt([max(d.flops_per_s.values()) for d in topology.devices])
     share = speed / speed.sum()
-    least = float(working_bytes(graph).max(initial=0.0))
-    total = slack * live_bytes(graph)
+    problem = Problem(graph, topology)
+    least = float(problem.working_bytes.max(initial=0.0))
+    total = slack * live_bytes(problem)
     while True:
         limited = _with_memory(topology, [max(least, round(rounded(m, 6))) for m in total * share])
-        if total * share.min() >= produced_bytes(graph).sum() or _runs(graph, limited):
+        if total * share.min() >= problem.produced_bytes.sum() or _runs(Problem(graph, limited)):
             return limited
         total *= STEP
 
@@ -61,10 +63,10 @@ def _with_memory(topology: Topology, memory: list[float]) -> Topology:
     return replace(topology, devices=tuple(devices))
 
 
-def _runs(graph: Graph, topology: Topology) -> bool:
-    simulator = Simulator(topology)
+def _runs(problem: Problem) -> bool:
+    simulator = Simulator(problem)
     for placer in PLACERS:
-        devices = placer().place(graph, topology).devices
-        if np.isfinite(simulator.makespans(graph, devices.reshape(1, -1))[0]):
+        devices = placer().place(problem).devices
+        if np.isfinite(simulator.makespans(problem.graph, devices.reshape(1, -1))[0]):
             return True
     return False

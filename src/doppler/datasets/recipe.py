@@ -7,7 +7,7 @@ from typing import Any
 
 from doppler.base.arrays import unbox_fields
 from doppler.base.progress import report
-from doppler.datasets import Problem, problems
+from doppler.datasets import DrawnProblem, problems
 from doppler.datasets.families import LARGEST, SMALLEST
 from doppler.errors import ConfigError, FormatError
 
@@ -42,9 +42,9 @@ class Recipe:
         if self.max_vertices > LARGEST:
             raise ConfigError(f"max_vertices is {self.max_vertices}, must be at most {LARGEST}")
 
-    def draw(self) -> tuple["Recipe", tuple[Problem, ...]]:
+    def draw(self) -> tuple["Recipe", tuple[DrawnProblem, ...]]:
         """The recipe with its digest, and the problems to train on."""
-        drawn: list[Problem] = []
+        drawn: list[DrawnProblem] = []
         every = problems(
             self.split,
             self.problems,
@@ -58,7 +58,7 @@ class Recipe:
             report("drawing problems", len(drawn), self.problems)
         return replace(self, digest=digest_of(drawn)), tuple(drawn)
 
-    def draw_again(self) -> tuple[Problem, ...]:
+    def draw_again(self) -> tuple[DrawnProblem, ...]:
         """The problems to train on; a `FormatError` where they are not those of the digest."""
         again, drawn = self.draw()
         if again.digest != self.digest:
@@ -68,7 +68,7 @@ class Recipe:
             )
         return drawn
 
-    def draw_validation(self) -> tuple[Problem, ...]:
+    def draw_validation(self) -> tuple[DrawnProblem, ...]:
         """The problems to measure the policy by: of families and machines it is not trained on."""
         drawn = problems(
             *("validation", self.validation, self.seed),
@@ -78,7 +78,7 @@ class Recipe:
         return tuple(drawn)
 
 
-def digest_of(drawn: Iterable[Problem]) -> str:
+def digest_of(drawn: Iterable[DrawnProblem]) -> str:
     """`sha256:…` of problems in their order."""
     sha = hashlib.sha256()
     for problem in drawn:

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from doppler.base.arrays import BoolArray, FloatArray
-from doppler.cost import DefaultCostModel
 from doppler.datasets.chance import coin, log_uniform, rounded
 from doppler.graph.builder import GraphBuilder
 from doppler.graph.graph import Graph
 from doppler.graph.ops import OpKind
+from doppler.problem import Problem
 from doppler.topology.topology import Topology
 
 RATIOS = (0.1, 10.0)  # transfer over exec seconds, see `communication_ratio`
@@ -66,13 +66,13 @@ def communication_ratio(graph: Graph, topology: Topology) -> float:
     devices, latency included. Below: the vertices that have work, each averaged over the devices,
     launch included. Nothing waits for anything.
     """
-    costs = DefaultCostModel().costs(graph, topology)
-    moved = (np.diff(graph.reader_ptr) > 0) & ~graph.is_input[graph.tensor_producer]
-    exec_s = costs.mean_exec_s()[graph.assigned]
+    problem = Problem(graph, topology)
+    moved = (np.diff(graph.reader_ptr) > 0) & problem.is_produced
+    exec_s = problem.mean_exec_s[graph.assigned]
     working = exec_s[exec_s > 0]
     if not moved.any() or not len(working):
         return 0.0
-    return float(costs.mean_transfer_s(graph, topology)[moved].mean() / working.mean())
+    return float(problem.mean_transfer_s[moved].mean() / working.mean())
 
 
 def price(sketch: Sketch, rng: np.random.Generator, topology: Topology, most: int) -> Graph:

@@ -15,12 +15,12 @@ from doppler.assignment import Assignment
 from doppler.base.arrays import FloatArray, unbox_fields
 from doppler.base.notebook import html_table, number
 from doppler.base.progress import track
-from doppler.cost import Costs, DefaultCostModel
 from doppler.engine.backends.base import Backend, Done
 from doppler.engine.backends.registry import make_backend
 from doppler.engine.values import Loaded, Values
 from doppler.errors import ConfigError, EngineError
 from doppler.graph.graph import Graph
+from doppler.problem import Problem
 from doppler.programs.numpy_ops import Array
 from doppler.resolve import as_assignment, as_graph, as_topology
 from doppler.scheduler.choose import FIFO, check_strategy, priorities
@@ -238,7 +238,7 @@ class _Run:
             graph,
             topology,
             tasks,
-            priorities(config.strategy, graph, topology, assignment, self._costs, seed),
+            priorities(config.strategy, Problem(graph, topology), assignment, seed),
             synchronous=config.synchronous,
             limit_memory=config.limit_memory,
         )
@@ -247,9 +247,6 @@ class _Run:
         self.begin = np.zeros(graph.num_vertices + tasks.num_transfers)
         self.end = np.zeros_like(self.begin)
         self._running: dict[int, float] = {}  # task: when it was started
-
-    def _costs(self) -> Costs:
-        return DefaultCostModel().costs(self._graph, self._engine.topology)
 
     def loop(self) -> None:
         """Run all tasks; an error where one fails, none ends for too long, or memory is short."""

@@ -147,7 +147,11 @@ def random_blocks(graph: Graph, seed: int = 0) -> dict[int, torch.Tensor]:
     for v in np.flatnonzero(graph.is_input).tolist():
         kernel = kernel_of(graph, v)
         shape, dtype = kernel.shapes[0], torch_dtype(kernel.dtypes[0])
-        x = torch.randn(shape, generator=generator) / max(shape, default=1) ** 0.5
+        try:
+            x = torch.randn(shape, generator=generator) / max(shape, default=1) ** 0.5
+        except RuntimeError as error:  # as torch says that there is no memory
+            where = f"input `{graph.vertex_names[v]}`, of shape {shape}"
+            raise EngineError(f"{where}: {str(error).splitlines()[0]}") from None
         if dtype.is_complex:
             x = torch.exp(1j * x)
         blocks[int(graph.output_tensor[graph.output_ptr[v]])] = x.to(dtype)

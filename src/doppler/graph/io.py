@@ -133,7 +133,8 @@ def _kernel(row: Any, source: str) -> Kernel | None:
         and all(isinstance(v, list) for v in lists)
         and all(type(t) is int for t in row["inputs"])
         and all(
-            isinstance(s, list) and all(type(n) is int and n >= 0 for n in s) for s in row["shapes"]
+            isinstance(s, list) and all(type(n) is int and 0 <= n < 2**63 for n in s)
+            for s in row["shapes"]
         )
         and all(isinstance(d, str) for d in row["dtypes"])
     ):

@@ -9,7 +9,6 @@ import numpy as np
 
 from doppler.assignment import Assignment
 from doppler.base.arrays import FloatArray
-from doppler.cost import DefaultCostModel
 from doppler.errors import ConfigError
 from doppler.graph.graph import Graph
 from doppler.graph.signatures import signatures
@@ -21,6 +20,7 @@ from doppler.machine.robust import (
     typical_s,
     weighted_median,
 )
+from doppler.problem import Problem
 from doppler.topology.topology import Device, Host, Link, Topology
 from doppler.trace import Trace
 
@@ -218,7 +218,7 @@ def duration_errors(topology: Topology, graph: Graph, traces: Sequence[Trace]) -
 
     The mean of |predicted - measured| / measured, each task weighted by its measured seconds.
     """
-    costs = DefaultCostModel().costs(graph, topology)
+    costs = Problem(graph, topology).costs
     off: dict[str, float] = {}
     total: dict[str, float] = {}
     for trace in traces:

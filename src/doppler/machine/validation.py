@@ -15,12 +15,12 @@ from doppler.base.files import to_json
 from doppler.base.notebook import brief
 from doppler.base.progress import report
 from doppler.base.writing import write_text
-from doppler.cost import DefaultCostModel
 from doppler.errors import ConfigError, EngineError, MissingExtraError, OutOfMemoryError
 from doppler.executor import Executor
 from doppler.graph.graph import Graph
 from doppler.placers.registry import make_placer
 from doppler.placers.search.annealing import INSTANT, SearchConfig, search, warm_up
+from doppler.problem import Problem
 from doppler.resolve import as_assignment, as_graph, as_topology
 from doppler.sim.config import SimConfig
 from doppler.sim.simulator import Simulator
@@ -167,7 +167,7 @@ def refine(
     """
     from doppler.machine.calibration import Refined
 
-    priced = replace(graph, exec_s=DefaultCostModel().costs(graph, topology).exec_s)
+    priced = replace(graph, exec_s=Problem(graph, topology).costs.exec_s)
     off_fitted = _error_of(priced, topology, fitted)
     off_held_out = _error_of(priced, topology, held_out or fitted)
     found = [_descend(topology, off_fitted, np.array(start, np.float64)) for start in STARTS]
@@ -255,7 +255,8 @@ def diverse_assignments(
     """
     warm_up()
     seed = index(seed)
-    simulator, rng = Simulator(topology), np.random.default_rng(seed)
+    problem, rng = Problem(graph, topology), np.random.default_rng(seed)
+    simulator = Simulator(problem)
     pool: dict[bytes, Assignment] = {}
 
     def add(found: Iterable[tuple[str, IntArray]]) -> None:
@@ -266,10 +267,10 @@ def diverse_assignments(
     def makespans() -> FloatArray:
         return simulator.makespans(graph, list(pool.values()))
 
-    add(_heuristics(graph, topology, seed, count // 4))
+    add(_heuristics(problem, seed, count // 4))
     always = len(pool)
     starts = [assignment.devices for assignment in pool.values()]
-    add(_searched(graph, topology, starts, max(count // 4, 2), seed))
+    add(_searched(problem, starts, max(count // 4, 2), seed))
     ranked = np.argsort(makespans(), kind="stable")[: max(len(pool) // 3, 1)]
     good = [list(pool.values())[i].devices for i in ranked]
     add(_varied(graph, topology, good, rng, CANDIDATES * count))
@@ -298,28 +299,26 @@ def _of_all_qualities(
     return sorted([*chosen, *rest[: count - len(chosen)]])
 
 
-def _heuristics(
-    graph: Graph, topology: Topology, seed: int, count: int
-) -> Iterator[tuple[str, IntArray]]:
+def _heuristics(problem: Problem, seed: int, count: int) -> Iterator[tuple[str, IntArray]]:
     """The assignments of placers that take no time, of those that are installed."""
     for name in INSTANT[::-1][:count]:
         try:
-            yield name, make_placer(name).place(graph, topology, seed=seed).devices
+            yield name, make_placer(name).place(problem, seed=seed).devices
         except MissingExtraError:
             continue
 
 
 def _searched(
-    graph: Graph, topology: Topology, starts: Sequence[IntArray], count: int, seed: int
+    problem: Problem, starts: Sequence[IntArray], count: int, seed: int
 ) -> Iterator[tuple[str, IntArray]]:
     """Where longer and longer searches come to, from random assignments and from good ones."""
-    rng = np.random.default_rng([seed, 1])
+    graph, rng = problem.graph, np.random.default_rng([seed, 1])
     for i, evaluations in enumerate(np.geomspace(30, EVALUATIONS, count).astype(int).tolist()):
         report("searching for assignments", i, count)
-        random = rng.integers(topology.num_devices, size=graph.num_vertices)
+        random = rng.integers(problem.topology.num_devices, size=graph.num_vertices)
         start = [np.where(graph.is_input, -1, random)] if i % 2 or not starts else list(starts)
         config = SearchConfig(evaluations=evaluations + len(start), chains=1, hot=0.0)
-        result = search(graph, topology, start, config, seed=seed + i)
+        result = search(problem, start, config, seed=seed + i)
         yield f"search, {evaluations}", result.devices
     report("searching for assignments", count, count)
 

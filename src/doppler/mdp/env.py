@@ -7,11 +7,10 @@ import numpy as np
 from doppler.assignment import Assignment
 from doppler.errors import GraphError, MissingExtraError, OutOfMemoryError
 from doppler.executor import Executor
-from doppler.graph.graph import Graph
 from doppler.mdp.episode import Episode
 from doppler.mdp.features import NUM_FEATURES
 from doppler.mdp.instance import VERTEX_FEATURES, make_instance
-from doppler.topology.topology import Topology
+from doppler.problem import Problem
 
 try:
     import gymnasium
@@ -51,13 +50,15 @@ class AssignEnv(gymnasium.Env[dict[str, Any], Any]):
 
     metadata = {"render_modes": []}  # noqa: RUF012, as Gymnasium has it
 
-    def __init__(self, graph: Graph, topology: Topology, executor: Executor) -> None:
-        self.instance = make_instance(graph, topology)
+    def __init__(self, problem: Problem, executor: Executor) -> None:
+        self.instance = make_instance(problem)
         self.executor = executor
         n, d = self.instance.num_vertices, self.instance.num_devices
         m = self.instance.edges.shape[1]
         if n == 0:
-            raise GraphError(f"graph `{graph.name}` has no vertices to place: all are inputs")
+            raise GraphError(
+                f"graph `{problem.graph.name}` has no vertices to place: all are inputs"
+            )
         self.observation_space = spaces.Dict(
             {
                 "vertex_features": _not_negative(n, len(VERTEX_FEATURES)),

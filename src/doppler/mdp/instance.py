@@ -1,4 +1,4 @@
-"""Instance: a graph on a topology as the decision process of Sec. 4.1 sees it."""
+"""Instance: a problem as the decision process of Sec. 4.1 sees it."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -8,8 +8,8 @@ import numpy.typing as npt
 
 from doppler.assignment import Assignment, assignment_for
 from doppler.base.arrays import FloatArray, IntArray, csr
-from doppler.cost import Costs, DefaultCostModel
 from doppler.graph.graph import Graph
+from doppler.problem import Problem
 from doppler.topology.topology import Topology
 
 VERTEX_FEATURES = (  # App. E, the static features; seconds over `Tables.scale_s`
@@ -54,10 +54,9 @@ class Tables(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Instance:
-    """A graph on a topology: what a policy sees of it before anything is placed."""
+    """A problem: what a policy sees of it before anything is placed."""
 
-    graph: Graph
-    topology: Topology
+    problem: Problem
     vertices: IntArray  # (n,) the assigned vertices; everything below counts in their order
     tables: Tables
     vertex_features: npt.NDArray[np.float32]  # (n, 5) the columns of VERTEX_FEATURES
@@ -65,6 +64,16 @@ class Instance:
     edges: IntArray  # (2, m) producer and reader of each edge
     entry_path: IntArray  # (n,) next vertex on the longest path to an entry, -1 at its end
     exit_path: IntArray  # (n,) next vertex on the longest path to an exit, -1 at its end
+
+    @property
+    def graph(self) -> Graph:
+        """The graph to be placed."""
+        return self.problem.graph
+
+    @property
+    def topology(self) -> Topology:
+        """What it is placed on."""
+        return self.problem.topology
 
     @property
     def num_vertices(self) -> int:
@@ -93,29 +102,24 @@ class Instance:
         )
 
 
-def make_instance(graph: Graph, topology: Topology) -> Instance:
-    """The instance of a graph on a topology."""
-    costs = DefaultCostModel().costs(graph, topology)
+def make_instance(problem: Problem) -> Instance:
+    """The instance of a problem."""
+    graph, move_s = problem.graph, problem.mean_transfer_s[problem.edges.tensor]
     vertices = graph.assigned
     index = np.full(graph.num_vertices, -1, np.int64)
     index[vertices] = np.arange(len(vertices))
-    producer = graph.tensor_producer[graph.edge_tensor]
-    kept = np.flatnonzero(~graph.is_input[producer])
-    kept = kept[np.argsort(producer[kept], kind="stable")]
-    tensor = graph.edge_tensor[kept]
-    edges = np.stack([index[producer[kept]], index[graph.edge_reader[kept]]])
-    move_s = costs.mean_transfer_s(graph, topology)
-    bottom, top = costs.bottom_levels(graph, topology), costs.top_levels(graph, topology)
-    scale_s = _scale_s(costs.mean_exec_s().sum() / topology.num_devices, move_s[tensor].sum())
-    static = _static_features(costs, edges, move_s[tensor], vertices)
+    edges = np.stack([index[problem.edges.producer], index[problem.edges.reader]])
+    bottom, top = problem.bottom_levels, problem.top_levels
+    work_s = problem.mean_exec_s.sum() / problem.topology.num_devices
+    scale_s = _scale_s(work_s, move_s.sum())
+    static = _static_features(problem.mean_exec_s[vertices], edges, move_s)
     levels = np.stack([top.length_s[vertices], bottom.length_s[vertices]], axis=1)
     return Instance(
-        graph=graph,
-        topology=topology,
+        problem=problem,
         vertices=vertices,
-        tables=_tables(graph, topology, costs, edges, tensor, bottom.length_s[vertices], scale_s),
+        tables=_tables(problem, edges, scale_s),
         vertex_features=(np.concatenate([static, levels], axis=1) / scale_s).astype(np.float32),
-        edge_features=(move_s[tensor, None] / scale_s).astype(np.float32),
+        edge_features=(move_s[:, None] / scale_s).astype(np.float32),
         edges=edges,
         entry_path=_renumbered(top.via[vertices], index),
         exit_path=_renumbered(bottom.via[vertices], index),
@@ -130,35 +134,22 @@ def _scale_s(work_s: float, moves_s: float) -> float:
     return scale_s if scale_s > 1e-200 else 1.0
 
 
-def _static_features(
-    costs: Costs, edges: IntArray, move_s: FloatArray, vertices: IntArray
-) -> FloatArray:
+def _static_features(exec_s: FloatArray, edges: IntArray, move_s: FloatArray) -> FloatArray:
     """(n, 3) seconds of exec, of the transfers in and of the transfers out."""
-    size = len(vertices)
-    received = np.bincount(edges[1], move_s, minlength=size)
-    sent = np.bincount(edges[0], move_s, minlength=size)
-    return np.stack([costs.mean_exec_s()[vertices], received, sent], axis=1)
+    received = np.bincount(edges[1], move_s, minlength=len(exec_s))
+    sent = np.bincount(edges[0], move_s, minlength=len(exec_s))
+    return np.stack([exec_s, received, sent], axis=1)
 
 
-def _tables(
-    graph: Graph,
-    topology: Topology,
-    costs: Costs,
-    edges: IntArray,
-    tensor: IntArray,
-    bottom_s: FloatArray,
-    scale_s: float,
-) -> Tables:
-    size = len(graph.assigned)
-    num_reads = np.bincount(edges[1], minlength=size)
+def _tables(problem: Problem, edges: IntArray, scale_s: float) -> Tables:
+    graph, topology, costs = problem.graph, problem.topology, problem.costs
+    size, tensor = len(graph.assigned), problem.edges.tensor
+    num_reads = problem.num_reads[graph.assigned]
     meets = _meetings(edges, size)
     ends = np.stack([edges[0], meets])
     others = np.bincount(edges[0], num_reads[meets] - _parallel(ends, size), minlength=size)
-    local, route = topology.route < 0, np.maximum(topology.route, 0)
-    no_link = not topology.num_links
     read_ptr, read_edge = csr(edges[1], np.arange(edges.shape[1]), size)
-    whole = np.ceil(graph.tensor_bytes)  # so that sums are exact
-    made = np.bincount(graph.tensor_producer, whole, minlength=graph.num_vertices)
+    made = np.bincount(graph.tensor_producer, problem.whole_bytes, minlength=graph.num_vertices)
     read, which, reads = np.unique(tensor, return_inverse=True, return_counts=True)
     return Tables(
         num_reads=num_reads,
@@ -170,22 +161,22 @@ def _tables(
         read_edge=read_edge.copy(),
         edge_fixed_s=costs.fixed_s[tensor],
         edge_bytes=graph.tensor_bytes[tensor],
-        edge_move_s=costs.mean_transfer_s(graph, topology)[tensor],
-        latency_s=np.zeros((1, 1)) if no_link else np.where(local, 0.0, costs.latency_s[route]),
-        s_per_byte=np.zeros((1, 1)) if no_link else np.where(local, 0.0, costs.s_per_byte[route]),
+        edge_move_s=problem.mean_transfer_s[tensor],
+        latency_s=problem.latency_s.copy(),
+        s_per_byte=problem.s_per_byte.copy(),
         route=topology.route.copy(),
-        lanes=np.array([link.lanes for link in topology.links], np.int64),
+        lanes=problem.lanes.copy(),
         hop_s=float(topology.host.completion_s + topology.host.dispatch_s),
         exec_s=costs.exec_s[graph.assigned],
-        slot_ptr=np.cumsum([0, *(device.slots for device in topology.devices)]),
+        slot_ptr=problem.slot_ptr.copy(),
         edge_meets=meets,
         is_head=_heads(edges, size),
         num_siblings=others.astype(np.float64),
         made_bytes=made[graph.assigned].astype(np.float64),
-        tensor_bytes=whole[read],
+        tensor_bytes=problem.whole_bytes[read],
         tensor_reads=reads.astype(np.int64),
-        memory_bytes=np.array([device.memory_bytes for device in topology.devices], np.float64),
-        bottom_s=bottom_s.copy(),
+        memory_bytes=problem.memory_bytes.copy(),
+        bottom_s=problem.bottom_levels.length_s[graph.assigned],
         scale_s=scale_s,
     )
 

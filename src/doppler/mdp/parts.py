@@ -6,7 +6,9 @@ import numpy as np
 from scipy.sparse.csgraph import connected_components
 
 from doppler.base.arrays import FloatArray, IntArray, frozen
+from doppler.cost import GivenCosts
 from doppler.mdp.instance import Instance, make_instance
+from doppler.problem import Problem
 
 
 def nested_parts(instance: Instance) -> list[IntArray]:
@@ -57,14 +59,13 @@ def _mean_move_s(instance: Instance) -> FloatArray:
 
 
 def on_part(instance: Instance, devices: IntArray) -> Instance:
-    """The instance of the same graph on some of the devices, which then count from 0."""
-    graph, topology, kept = instance.graph, instance.topology, devices.tolist()
-    if graph.exec_s is not None and graph.exec_s.shape[1] > 1:
-        graph = replace(graph, exec_s=frozen(graph.exec_s[:, kept]))
+    """The instance of the same graph, at the same costs, on some of the devices, from 0."""
+    topology, costs = instance.topology, instance.problem.costs
     part = replace(
         topology,
-        devices=tuple(topology.devices[d] for d in kept),
-        route=topology.route[np.ix_(kept, kept)],
-        exec_s={key: tuple(row[d] for d in kept) for key, row in topology.exec_s.items()},
+        devices=tuple(topology.devices[d] for d in devices.tolist()),
+        route=topology.route[np.ix_(devices, devices)],
+        exec_s={},  # the costs are given
     )
-    return make_instance(graph, part)
+    given = GivenCosts(replace(costs, exec_s=frozen(costs.exec_s[:, devices])))
+    return make_instance(Problem(instance.graph, part, given))

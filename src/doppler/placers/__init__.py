@@ -1,7 +1,14 @@
 """Placers: everything that makes assignments, and the bounds they are measured by."""
 
-from doppler.placers.base import Placer
-from doppler.placers.bounds.lower import LowerBounds, gap, is_optimal, lower_bounds, proven_bound_s
+from doppler.placers.base import Placer, searches
+from doppler.placers.bounds.lower import (
+    LowerBounds,
+    bounds_of,
+    gap,
+    is_optimal,
+    lower_bounds,
+    proven_bound_s,
+)
 from doppler.placers.comparison import ComparisonRow, compare
 from doppler.placers.registry import make_placer, place, placer_names
 from doppler.placers.solution import Answer, ask
@@ -12,6 +19,7 @@ __all__ = [
     "LowerBounds",
     "Placer",
     "ask",
+    "bounds_of",
     "compare",
     "gap",
     "is_optimal",
@@ -20,4 +28,5 @@ __all__ = [
     "place",
     "placer_names",
     "proven_bound_s",
+    "searches",
 ]

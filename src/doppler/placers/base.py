@@ -1,29 +1,35 @@
-"""Placer: anything that maps a graph and a topology to an assignment."""
+"""Placer: anything that maps a problem to an assignment."""
 
 import os
-from typing import Protocol
+from numbers import Real
+from typing import ClassVar, Protocol
 
 import numpy as np
 
 from doppler.assignment import Assignment, assignment_for
 from doppler.base.arrays import IntArray
 from doppler.base.notebook import cut, html_line
+from doppler.errors import ConfigError
 from doppler.graph.builder import GraphBuilder
-from doppler.graph.graph import Graph
+from doppler.problem import Problem
 from doppler.topology.presets import preset
-from doppler.topology.topology import Topology
+
+MAX_BUDGET_S = 1e6  # eleven days
 
 
 class Placer(Protocol):
-    """Makes assignments. The same graph, topology and seed give the same assignment.
+    """Makes assignments. The same problem and seed give the same assignment.
 
-    But for placers that search for so many seconds: those have a class method `with_budget`.
+    Placers that search until their budget is spent are the exception. They have an attribute
+    `searches` that is true; others may leave it out, and raise a `ConfigError` if given a budget.
     """
 
     name: str
 
-    def place(self, graph: Graph, topology: Topology, *, seed: int = 0) -> Assignment:
-        """A device for every vertex of the graph."""
+    def place(
+        self, problem: Problem, *, seed: int = 0, budget_s: float | None = None
+    ) -> Assignment:
+        """A device for every vertex of the graph, found in about `budget_s` seconds."""
         ...
 
 
@@ -31,6 +37,7 @@ class Shown:
     """A placer that shows itself by its class and name: `<HeftPlacer heft>`."""
 
     name: str
+    searches: ClassVar[bool] = False  # until its budget is spent
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {cut(self.name)}>"
@@ -39,25 +46,44 @@ class Shown:
         return html_line(repr(self))
 
 
+def refuse_budget(placer: Placer, budget_s: float | None, reason: str) -> None:
+    """Raise an error if there is a budget for a placer that cannot use one."""
+    if budget_s is not None:
+        raise ConfigError(
+            f"placer `{placer.name}` takes no budget: {reason}",
+            hint="leave out budget_s, or choose a placer that searches, such as auto",
+        )
+
+
+def checked_budget(budget_s: float) -> float:
+    """The seconds, if they are a budget: positive, and at most a million."""
+    if not isinstance(budget_s, Real) or not 0 < budget_s <= MAX_BUDGET_S:
+        raise ConfigError(
+            f"budget_s is {budget_s}, must be a number of seconds above 0 and at most "
+            f"{MAX_BUDGET_S:,.0f}"
+        )
+    return float(budget_s)
+
+
+def searches(placer: Placer) -> bool:
+    """Whether a placer searches until its budget is spent."""
+    return bool(getattr(placer, "searches", False))
+
+
 def assign(
-    placer: Placer,
-    graph: Graph,
-    topology: Topology,
-    devices: IntArray,
-    *,
-    order: IntArray | None = None,
+    placer: Placer, problem: Problem, devices: IntArray, *, order: IntArray | None = None
 ) -> Assignment:
     """An Assignment of (V,) `devices` that says who made it, and for what; inputs get none."""
-    devices = np.where(graph.is_input, -1, devices)
-    return assignment_for(graph, topology, devices, order=order, placer=placer.name)
+    devices = np.where(problem.graph.is_input, -1, devices)
+    return assignment_for(problem.graph, problem.topology, devices, order=order, placer=placer.name)
 
 
-def pair() -> tuple[Graph, Topology]:
+def pair() -> Problem:
     """Two vertices on two devices: to compile on, or to load what was compiled before."""
     builder = GraphBuilder("pair")
     for name in ("a", "b"):
         builder.op(name, "matmul", reads=[], output_bytes=1, exec_s=1.0, transfer_s=1.0)
-    return builder.build(), preset("reference:2")
+    return Problem(builder.build(), preset("reference:2"))
 
 
 def cores() -> list[int]:

@@ -14,15 +14,17 @@ from doppler.base.arrays import unbox_fields
 from doppler.base.compiling import clock
 from doppler.base.notebook import brief, cut, html_table, number
 from doppler.base.progress import report, track
+from doppler.cost import CostModel
 from doppler.errors import ConfigError, DopplerError, WrongTypeError
 from doppler.graph.graph import Graph
-from doppler.placers.base import Placer, cores
-from doppler.placers.bounds.lower import gap, lower_bounds
+from doppler.placers.base import Placer, checked_budget, cores, searches
+from doppler.placers.bounds.lower import bounds_of, gap
 from doppler.placers.own import check_placer
-from doppler.placers.registry import checked_budget, make_placer, placer_names
+from doppler.placers.registry import make_placer, placer_names
 from doppler.placers.search.annealing import warm_up
 from doppler.placers.solution import ask
-from doppler.resolve import as_graph, as_topology
+from doppler.problem import Problem
+from doppler.resolve import as_problem
 from doppler.sim.config import SimConfig
 from doppler.sim.noise import Noise
 from doppler.sim.simulator import Simulator
@@ -83,15 +85,17 @@ def compare(
     budget_s: float = 10.0,
     seeds: int = 10,
     seed: int = 0,
+    cost_model: CostModel | None = None,
 ) -> list[ComparisonRow]:
     """A row for each placer, the fastest first and failures last.
 
     Graph and topology may be given as the paths of their files, and the topology as the name of a
     preset. Placers are given by name or as objects; all that come with the package if left out.
-    They run in this process, one after the other, each on all cores. `budget_s` is for those,
-    given by name, that search as long as they may; `seeds` is the number of draws of the noise.
+    They run in this process, one after the other, each on all cores. `budget_s` is for those
+    that search; `seeds` is the number of draws of the noise. `cost_model` prices the graph,
+    instead of the default one.
     """
-    graph, topology = as_graph(graph), as_topology(topology)
+    problem = as_problem(graph, topology, cost_model)
     if placers is not None and (isinstance(placers, str) or not isinstance(placers, Sequence)):
         raise WrongTypeError("placers", placers, "a list of names and placers")
     config = CompareConfig(seeds=seeds, budget_s=budget_s, seed=seed)
@@ -101,14 +105,12 @@ def compare(
             make_placer(placer)
         else:
             check_placer(placer)
-    bound = lower_bounds(graph, topology).best_s
-    return ranked(
-        [_row(graph, topology, placer, config, bound) for placer in track(chosen, "comparing")]
-    )
+    bound = bounds_of(problem).best_s
+    return ranked([_row(problem, placer, config, bound) for placer in track(chosen, "comparing")])
 
 
 def compare_in_processes(
-    graph: Graph, topology: Topology, placers: Sequence[str], config: CompareConfig
+    problem: Problem, placers: Sequence[str], config: CompareConfig
 ) -> Iterator[ComparisonRow]:
     """A row for each placer as it is done, several at a time, each in a process of its own.
 
@@ -117,14 +119,14 @@ def compare_in_processes(
     its error in its row.
     """
     warm_up()  # so that the processes find everything compiled
-    bound = lower_bounds(graph, topology).best_s
+    bound = bounds_of(problem).best_s
     context = multiprocessing.get_context("spawn")
     workers = max(1, min(len(placers), len(cores()) or os.cpu_count() or 1))
     started = context.Value("i", 0)
     with ProcessPoolExecutor(
         workers, mp_context=context, initializer=_take_cores, initargs=(started, workers)
     ) as pool:
-        jobs = [pool.submit(_row, graph, topology, name, config, bound) for name in placers]
+        jobs = [pool.submit(_row, problem, name, config, bound) for name in placers]
         try:
             for done, job in enumerate(as_completed(jobs), start=1):
                 report("comparing", done, len(jobs))
@@ -159,19 +161,21 @@ def _take_cores(started: Any, workers: int) -> None:
 
 
 def _row(
-    graph: Graph, topology: Topology, placer: str | Placer, config: CompareConfig, bound: float
+    problem: Problem, placer: str | Placer, config: CompareConfig, bound: float
 ) -> ComparisonRow:
     warm_up()
     name = placer if isinstance(placer, str) else placer.name
     began = clock()
     try:
         if isinstance(placer, str):
-            placer = make_placer(placer, budget_s=config.budget_s)
-        answer = ask(placer, graph, topology, seed=config.seed)
+            placer = make_placer(placer)
+        budget_s = config.budget_s if searches(placer) else None
+        answer = ask(placer, problem, seed=config.seed, budget_s=budget_s)
         took = clock() - began
         assignment, bound = answer.assignment, max(bound, answer.bound_s)
-        trace = Simulator(topology).run(graph, assignment)
-        noisy = Simulator(topology, SimConfig(noise=config.noise))
+        graph = problem.graph
+        trace = Simulator(problem).run(graph, assignment)
+        noisy = Simulator(problem, SimConfig(noise=config.noise))
         seeds = range(config.seed, config.seed + config.seeds)
         draws = np.array([noisy.makespans(graph, [assignment], seed=s)[0] for s in seeds])
     except DopplerError as error:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 GROUP = "doppler.placers"  # of entry points
 EXPECTED = (
-    "a placer has a text `name` and a method `place(graph, topology, *, seed=0)` that returns "
-    "an Assignment"
+    "a placer has a text `name` and a method `place(problem, *, seed=0, budget_s=None)` that "
+    "returns an Assignment"
 )
 
 _log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ def is_reference(text: str) -> bool:
     )
 
 
-def load_placer(reference: str, *, budget_s: float | None, known: list[str]) -> Placer:
+def load_placer(reference: str, *, known: list[str]) -> Placer:
     """The placer that `package.module:MyPlacer` refers to: a class, a placer or a factory.
 
     The module may be in the current folder, as for `python -m`. `known` are the placers that may
@@ -75,7 +75,7 @@ def load_placer(reference: str, *, budget_s: float | None, known: list[str]) -> 
             f"placer {where}: module `{module}` has no `{attribute}`",
             hint=f"it is `{found.__file__}`" if getattr(found, "__file__", None) else None,
         ) from None
-    return _made(value, where, budget_s)
+    return _made(value, where)
 
 
 def installed_placers(taken: list[str]) -> dict[str, "EntryPoint"]:
@@ -100,10 +100,10 @@ def package_of(point: "EntryPoint") -> str:
     return point.dist.name if point.dist is not None else "unknown"
 
 
-def load_installed(point: "EntryPoint", *, budget_s: float | None) -> Placer:
+def load_installed(point: "EntryPoint") -> Placer:
     """The placer of an installed package."""
     where = f"`{point.name}` of package `{package_of(point)}`"
-    return _made(_attempt(point.load, where, "its import failed"), where, budget_s)
+    return _made(_attempt(point.load, where, "its import failed"), where)
 
 
 def describe(error: BaseException) -> str:
@@ -112,12 +112,9 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {reason}" if reason else type(error).__name__
 
 
-def _made(value: Any, where: str, budget_s: float | None) -> Placer:
+def _made(value: Any, where: str) -> Placer:
     """The placer that a class or a factory makes, or the value if it is one."""
-    is_class = isinstance(value, type)
-    if is_class and budget_s is not None and hasattr(value, "with_budget"):
-        value = _attempt(partial(value.with_budget, budget_s), where, "it cannot be made")
-    elif is_class or (callable(value) and not hasattr(value, "place")):
+    if isinstance(value, type) or (callable(value) and not hasattr(value, "place")):
         value = _attempt(value, where, "it cannot be made")
     return check_placer(value, where)
 

@@ -13,9 +13,8 @@ import numpy as np
 from doppler.assignment import Assignment
 from doppler.base.progress import track
 from doppler.errors import ConfigError, DopplerError, Interrupted
-from doppler.graph.graph import Graph
 from doppler.placers.base import Placer, Shown, assign
-from doppler.placers.bounds.lower import ROUNDING, is_optimal, lower_bounds
+from doppler.placers.bounds.lower import ROUNDING, bounds_of, is_optimal
 from doppler.placers.learned.doppler import DopplerPlacer
 from doppler.placers.learned.doppler import warm_up as warm_up_policy
 from doppler.placers.own import describe
@@ -23,6 +22,7 @@ from doppler.placers.registry import make_placer
 from doppler.placers.search.annealing import INSTANT, SearchConfig, search, warm_up
 from doppler.placers.solution import Answer, Member
 from doppler.policies.arrays.checkpoint import has_shipped_policy
+from doppler.problem import Problem
 from doppler.sim.simulator import Simulator
 from doppler.topology.topology import Topology
 
@@ -46,6 +46,7 @@ class AutoPlacer(Shown):
     """
 
     name = "auto"
+    searches = True
 
     def __init__(
         self,
@@ -61,6 +62,7 @@ class AutoPlacer(Shown):
         `evaluations` bounds the search instead of seconds, so that runs repeat.
 
         The exact solver then gets its share of `seconds` by a clock that counts its steps.
+        A budget given to `place` takes the place of both.
         """
         if not seconds > 0:
             raise ConfigError(f"seconds is {seconds}, must be positive")
@@ -70,29 +72,27 @@ class AutoPlacer(Shown):
         self.learned = learned
 
     @classmethod
-    def from_path(cls, path: str | Path, *, seconds: float | None = None) -> "AutoPlacer":
+    def from_path(cls, path: str | Path) -> "AutoPlacer":
         """One with the policy of a training run, or of a checkpoint, in its portfolio."""
-        learned = DopplerPlacer.from_path(path)
-        return cls(seconds, learned=learned) if seconds else cls(learned=learned)
+        return cls(learned=DopplerPlacer.from_path(path))
 
-    @classmethod
-    def with_budget(cls, seconds: float) -> "AutoPlacer":
-        """One that takes at most so many seconds."""
-        return cls(seconds)
-
-    def place(self, graph: Graph, topology: Topology, *, seed: int = 0) -> Assignment:
+    def place(
+        self, problem: Problem, *, seed: int = 0, budget_s: float | None = None
+    ) -> Assignment:
         """The best assignment any member finds."""
-        return self.answer(graph, topology, seed=seed).assignment
+        return self.answer(problem, seed=seed, budget_s=budget_s).assignment
 
-    def answer(self, graph: Graph, topology: Topology, *, seed: int = 0) -> Answer:
+    def answer(self, problem: Problem, *, seed: int = 0, budget_s: float | None = None) -> Answer:
         """The best assignment, who found it, and the best lower bound."""
         warm_up()
         if self.learned is not None:
             warm_up_policy()
-        end = monotonic() + self.seconds
-        portfolio = _Portfolio(graph, topology, seed)
+        portfolio = _Portfolio(problem, seed)
         try:
-            self._run(portfolio, end)
+            if budget_s is None:
+                self._run(portfolio, self.seconds, self.evaluations)
+            else:
+                self._run(portfolio, budget_s, None)
         except (KeyboardInterrupt, Interrupted):
             if not portfolio.found:
                 raise
@@ -100,21 +100,22 @@ class AutoPlacer(Shown):
         best = portfolio.best()
         winner = best.assignment
         return Answer(
-            assign(self, graph, topology, winner.devices, order=winner.order),
+            assign(self, problem, winner.devices, order=winner.order),
             won=best.member.name,
             bound_s=portfolio.bound_s,
             interrupted=portfolio.interrupted,
             members=tuple(portfolio.members),
         )
 
-    def _run(self, portfolio: "_Portfolio", end: float) -> None:
-        """Let the members find what they can until then, or until nothing can be better."""
-        repeatable = self.evaluations is not None
+    def _run(self, portfolio: "_Portfolio", seconds: float, evaluations: int | None) -> None:
+        """Let the members find what they can in that time, or until nothing can be better."""
+        end, repeatable = portfolio.began + seconds, evaluations is not None
         if self.learned is not None:
-            budget_s = None if repeatable else LEARNED_SHARE * self.seconds
-            portfolio.ask(self.learned.within(budget_s))
-        instant = _instant(portfolio.topology) if self.instant is None else self.instant
-        enough = end - (1 - INSTANT_SHARE) * self.seconds
+            has_limit = repeatable or self.learned.seconds is not None
+            portfolio.ask(self.learned, None if has_limit else LEARNED_SHARE * seconds)
+        topology = portfolio.problem.topology
+        instant = _instant(topology) if self.instant is None else self.instant
+        enough = end - (1 - INSTANT_SHARE) * seconds
         for name in track(instant, "heuristics"):
             if monotonic() > enough and portfolio.found_one() and not repeatable:
                 break
@@ -123,12 +124,12 @@ class AutoPlacer(Shown):
             raise DopplerError(
                 "no placer found an assignment", hint=portfolio.members[0].error or None
             )
-        left = self.seconds if repeatable else end - monotonic()
+        left = seconds if repeatable else end - monotonic()
         if left > 0 and portfolio.is_small() and not portfolio.is_done():
             portfolio.solve(min(EXACT_SHARE * left, EXACT_MOST_S), repeatable=repeatable)
         left = end - monotonic()
         if (left > 0 or repeatable) and not portfolio.is_done():
-            portfolio.search(max(left, 1e-3), self.evaluations)
+            portfolio.search(max(left, 1e-3), evaluations)
 
 
 def _instant(topology: Topology) -> tuple[str, ...]:
@@ -148,12 +149,12 @@ class _Found:
 class _Portfolio:
     """What the members have found so far, and what is proven."""
 
-    def __init__(self, graph: Graph, topology: Topology, seed: int) -> None:
-        self.graph, self.topology, self.seed = graph, topology, seed
-        self.bound_s, self.interrupted = lower_bounds(graph, topology).best_s, False
+    def __init__(self, problem: Problem, seed: int) -> None:
+        self.began, self.problem, self.seed = monotonic(), problem, seed
+        self.bound_s, self.interrupted = bounds_of(problem).best_s, False
         self.members: list[Member] = []
         self.found: list[_Found] = []
-        self._simulator = Simulator(topology)
+        self._simulator = Simulator(problem)
 
     def best(self) -> _Found:
         """The first of the fastest."""
@@ -169,12 +170,13 @@ class _Portfolio:
 
     def is_small(self) -> bool:
         """Whether an exact solver is there and may come to an end."""
-        return len(self.graph.assigned) <= EXACT_VERTICES and find_spec("ortools") is not None
+        size = len(self.problem.graph.assigned)
+        return size <= EXACT_VERTICES and find_spec("ortools") is not None
 
-    def ask(self, placer: Placer) -> None:
-        """Add what a placer makes of the graph."""
+    def ask(self, placer: Placer, budget_s: float | None = None) -> None:
+        """Add what a placer makes of the problem."""
         with self._member(placer.name) as began:
-            assignment = placer.place(self.graph, self.topology, seed=self.seed)
+            assignment = placer.place(self.problem, seed=self.seed, budget_s=budget_s)
             self._add(placer.name, assignment, began)
 
     def solve(self, seconds: float, *, repeatable: bool) -> None:
@@ -183,7 +185,7 @@ class _Portfolio:
 
         with self._member(EXACT) as began:
             solver, first = ExactPlacer(seconds, repeatable=repeatable), self.best().assignment
-            answer = solver.answer(self.graph, self.topology, seed=self.seed, first=first)
+            answer = solver.answer(self.problem, seed=self.seed, first=first)
             self.bound_s = max(self.bound_s, answer.bound_s)
             self.interrupted = answer.interrupted
             self._add(EXACT, answer.assignment, began)
@@ -195,7 +197,7 @@ class _Portfolio:
         starts = [np.array(found.assignment.devices) for found in ranked]
         enough_s = self.bound_s * (1 + ROUNDING)
         config = SearchConfig(seconds=seconds, evaluations=evaluations, enough_s=enough_s)
-        result = search(self.graph, self.topology, starts, config, seed=self.seed)
+        result = search(self.problem, starts, config, seed=self.seed)
         self._add(SEARCH, Assignment(result.devices), began)
 
     @contextmanager
@@ -211,7 +213,8 @@ class _Portfolio:
             self.members.append(Member(name, inf, monotonic() - began, what))
 
     def _add(self, name: str, assignment: Assignment, began: float) -> None:
-        makespan_s = float(self._simulator.makespans(self.graph, [assignment], seed=self.seed)[0])
+        graph = self.problem.graph
+        makespan_s = float(self._simulator.makespans(graph, [assignment], seed=self.seed)[0])
         member = Member(name, makespan_s, monotonic() - began)
         self.members.append(member)
         self.found.append(_Found(member, assignment))

@@ -1,10 +1,10 @@
 """The placers by name."""
 
 from importlib import import_module
-from numbers import Real
 from pathlib import Path
 
 from doppler.assignment import Assignment
+from doppler.cost import CostModel
 from doppler.errors import ConfigError, DopplerError, UnknownNameError
 from doppler.graph.graph import Graph
 from doppler.placers.base import Placer
@@ -17,11 +17,10 @@ from doppler.placers.own import (
 )
 from doppler.placers.solution import ask
 from doppler.policies.arrays.checkpoint import has_shipped_policy
-from doppler.resolve import as_graph, as_topology
+from doppler.resolve import as_problem
 from doppler.topology.topology import Topology
 
 DEFAULT = "auto"
-MAX_BUDGET_S = 1e6  # eleven days
 
 _PLACERS = {  # name: "module:class"
     "annealing": "doppler.placers.search.annealing:AnnealingPlacer",
@@ -81,15 +80,15 @@ def described_placers() -> list[tuple[str, str]]:
     rows += [(f"{name}:RUN", text) for name, text in learned_names().items()]
     for name, point in installed_placers(_names()).items():
         try:
-            text = _first_line(load_installed(point, budget_s=None))
+            text = _first_line(load_installed(point))
         except DopplerError as error:
             text = f"Cannot be used: {error.message}"
         rows.append((name, f"{text} (from {package_of(point)})".strip()))
     return sorted(rows)
 
 
-def make_placer(name: str, *, budget_s: float | None = None) -> Placer:
-    """The placer of that name; `budget_s` is for those that search as long as they may.
+def make_placer(name: str) -> Placer:
+    """The placer of that name.
 
     `doppler:runs/x` places by the policy of a training run, or of a checkpoint; `auto:runs/x` has
     it in its portfolio. Without a run they take the policy that comes with the package; where none
@@ -99,30 +98,18 @@ def make_placer(name: str, *, budget_s: float | None = None) -> Placer:
     one, in a module in the current folder or in Python's path. A name may also be that of an entry
     point of the group `doppler.placers`, which an installed package brings.
     """
-    if budget_s is not None:
-        budget_s = checked_budget(budget_s)
     head, colon, path = name.partition(":")
     if head in _names():
-        return _built_in(head, path if colon else None, budget_s)
+        return _built_in(head, path if colon else None)
     installed = installed_placers(_names())
     if name in installed:
-        return load_installed(installed[name], budget_s=budget_s)
+        return load_installed(installed[name])
     if head in installed:
         raise _takes_no_run(head, path)
     known = [*_names(), *installed]
     if is_reference(name):
-        return load_placer(name, budget_s=budget_s, known=known)
+        return load_placer(name, known=known)
     raise UnknownNameError("placer", head, known)
-
-
-def checked_budget(budget_s: float) -> float:
-    """The seconds, if they are a budget: positive, and at most a million."""
-    if not isinstance(budget_s, Real) or not 0 < budget_s <= MAX_BUDGET_S:
-        raise ConfigError(
-            f"budget_s is {budget_s}, must be a number of seconds above 0 and at most "
-            f"{MAX_BUDGET_S:,.0f}"
-        )
-    return float(budget_s)
 
 
 def place(
@@ -132,28 +119,26 @@ def place(
     *,
     budget_s: float | None = None,
     seed: int = 0,
+    cost_model: CostModel | None = None,
 ) -> Assignment:
     """The assignment a placer, or the placer of that name, makes.
 
     Graph and topology may be given as the paths of their files, and the topology as the name of a
-    preset. `budget_s` is for placers, given by name, that search as long as they may. What the
-    placer returns is checked; an `OutOfMemoryError` where the devices' memory is too small for it.
+    preset. `budget_s` is the time that a placer which searches may take; a `ConfigError` for
+    placers that do not. `cost_model` prices the graph, instead of the default one. What the placer
+    returns is checked; an `OutOfMemoryError` where the devices' memory is too small for it.
     """
     if isinstance(placer, str):
-        placer = make_placer(placer, budget_s=budget_s)
-    elif budget_s is not None:
-        raise ConfigError(
-            "budget_s is for placers that are given by name",
-            hint="give the placer its budget when you make it",
-        )
-    return ask(placer, as_graph(graph), as_topology(topology), seed=seed).assignment
+        placer = make_placer(placer)
+    problem = as_problem(graph, topology, cost_model)
+    return ask(placer, problem, seed=seed, budget_s=budget_s).assignment
 
 
 def _names() -> list[str]:
     return sorted(_PLACERS | _LEARNED | _BASELINES)
 
 
-def _built_in(name: str, path: str | None, budget_s: float | None) -> Placer:
+def _built_in(name: str, path: str | None) -> Placer:
     """The placer of that name, with the policy at `path` if there is one."""
     takes_policy = _LEARNED | _BASELINES
     if path is not None and name not in takes_policy:
@@ -162,13 +147,7 @@ def _built_in(name: str, path: str | None, budget_s: float | None) -> Placer:
         raise ConfigError(f"placer `{name}` needs a policy", hint=f"as in `{name}:runs/x`")
     module, _, cls = (takes_policy | _PLACERS)[name].partition(":")
     kind = getattr(import_module(module), cls)
-    placer: Placer
-    if path is not None:
-        placer = kind.from_path(path, seconds=budget_s)
-    elif budget_s is not None and hasattr(kind, "with_budget"):
-        placer = kind.with_budget(budget_s)
-    else:
-        placer = kind()
+    placer: Placer = kind() if path is None else kind.from_path(path)
     return placer
 
 

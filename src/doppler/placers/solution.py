@@ -6,13 +6,11 @@ from typing import Protocol, runtime_checkable
 from doppler.assignment import Assignment
 from doppler.base.notebook import brief, html_table, number
 from doppler.errors import AssignmentError, DopplerError, OutOfMemoryError, PlacerError
-from doppler.graph.graph import Graph
-from doppler.placers.base import Placer, assign
-from doppler.placers.bounds.lower import problem_digest
-from doppler.placers.bounds.memory import may_run_out, runs_nowhere, working_bytes
+from doppler.placers.base import Placer, assign, checked_budget
+from doppler.placers.bounds.memory import may_run_out, runs_nowhere
 from doppler.placers.own import EXPECTED, check_placer, describe
+from doppler.problem import Problem
 from doppler.sim.simulator import Simulator
-from doppler.topology.topology import Topology
 
 SEARCHES = ("annealing", "auto", "genetic", "local-search")  # for assignments that fit
 PLANNERS = ("m-etf", "m-sct")  # with room for all tensors
@@ -53,12 +51,14 @@ class Answer:
 class Answering(Protocol):
     """A placer that knows more than its assignment."""
 
-    def answer(self, graph: Graph, topology: Topology, *, seed: int = 0) -> Answer:
+    def answer(self, problem: Problem, *, seed: int = 0, budget_s: float | None = None) -> Answer:
         """The assignment, who found it and what is proven."""
         ...
 
 
-def ask(placer: Placer, graph: Graph, topology: Topology, *, seed: int = 0) -> Answer:
+def ask(
+    placer: Placer, problem: Problem, *, seed: int = 0, budget_s: float | None = None
+) -> Answer:
     """What a placer answers, checked: an error that names the placer where it is not right.
 
     Assignments that do not fit are refused rather than mended: what a placer is credited with
@@ -66,37 +66,38 @@ def ask(placer: Placer, graph: Graph, topology: Topology, *, seed: int = 0) -> A
     say who made it, and for what, is made to say so.
     """
     check_placer(placer)
+    if budget_s is not None:
+        budget_s = checked_budget(budget_s)
     try:
         if isinstance(placer, Answering):
-            answer = placer.answer(graph, topology, seed=seed)
+            answer = placer.answer(problem, seed=seed, budget_s=budget_s)
         else:
-            answer = Answer(placer.place(graph, topology, seed=seed), placer.name)
+            answer = Answer(placer.place(problem, seed=seed, budget_s=budget_s), placer.name)
     except (DopplerError, MemoryError):
         raise
     except Exception as error:
         raise PlacerError(
             f"placer `{placer.name}` failed: {describe(error)}", hint="`dop --debug …` shows where"
         ) from error
-    answer = _checked(placer, answer, graph, topology)
-    if may_run_out(graph, topology):
+    answer = _checked(placer, answer, problem)
+    if may_run_out(problem):
         try:
-            Simulator(topology).run(graph, answer.assignment, seed)
+            Simulator(problem).run(problem.graph, answer.assignment, seed)
         except OutOfMemoryError as error:
-            hint = _memory_hint(placer.name, graph, topology)
+            hint = _memory_hint(placer.name, problem)
             raise OutOfMemoryError(error.message, hint=hint) from None
-    return _with_proof(answer, graph, topology)
+    return _with_proof(answer, problem)
 
 
-def _with_proof(answer: Answer, graph: Graph, topology: Topology) -> Answer:
+def _with_proof(answer: Answer, problem: Problem) -> Answer:
     """The answer, whose assignment carries the bound that was proven, and for what."""
     if not answer.bound_s:
         return answer
-    problem = problem_digest(graph, topology)
-    assignment = replace(answer.assignment, bound_s=answer.bound_s, problem=problem)
+    assignment = replace(answer.assignment, bound_s=answer.bound_s, problem=problem.digest())
     return replace(answer, assignment=assignment)
 
 
-def _checked(placer: Placer, answer: Answer, graph: Graph, topology: Topology) -> Answer:
+def _checked(placer: Placer, answer: Answer, problem: Problem) -> Answer:
     """The answer, if it holds an assignment of this graph to this topology."""
     if not isinstance(answer, Answer):
         raise _returned(placer, answer, "an Answer from `answer`")
@@ -104,14 +105,14 @@ def _checked(placer: Placer, answer: Answer, graph: Graph, topology: Topology) -
     if not isinstance(assignment, Assignment):
         raise _returned(placer, assignment, "an Assignment")
     try:
-        assignment.check(graph, topology)
+        assignment.check(problem.graph, problem.topology)
     except AssignmentError as error:
         raise AssignmentError(
             f"placer `{placer.name}` returned an assignment that does not fit: {error.message}",
             hint=error.hint,
         ) from None
     if not (assignment.placer and assignment.topology and assignment.graph):
-        signed = assign(placer, graph, topology, assignment.devices, order=assignment.order)
+        signed = assign(placer, problem, assignment.devices, order=assignment.order)
         answer = replace(answer, assignment=signed)
     return answer
 
@@ -123,13 +124,13 @@ def _returned(placer: Placer, value: object, wanted: str) -> AssignmentError:
     )
 
 
-def _memory_hint(name: str, graph: Graph, topology: Topology) -> str:
-    vertex = runs_nowhere(graph, topology)
+def _memory_hint(name: str, problem: Problem) -> str:
+    vertex = runs_nowhere(problem)
     if vertex is not None:
-        largest = max(topology.devices, key=lambda device: device.memory_bytes)
+        largest = max(problem.topology.devices, key=lambda device: device.memory_bytes)
         return (
-            f"no assignment can run: vertex `{graph.vertex_names[vertex]}` reads and makes "
-            f"{working_bytes(graph)[vertex]:.0f} bytes, device `{largest.name}` holds "
+            f"no assignment can run: vertex `{problem.graph.vertex_names[vertex]}` reads and makes "
+            f"{problem.working_bytes[vertex]:.0f} bytes, device `{largest.name}` holds "
             f"{largest.memory_bytes:.0f}; cut the graph finer, or use devices with more memory"
         )
     if name in SEARCHES:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from doppler.base.files import check_header, check_keys, parse_json, read_text
 from doppler.base.writing import write_text
-from doppler.datasets import Problem
+from doppler.datasets import DrawnProblem
 from doppler.datasets.recipe import Recipe, recipe_from, recipe_to
 from doppler.errors import ConfigError, FormatError
 from doppler.formats import read_graph
@@ -43,7 +43,7 @@ class Manifest:
     graphs: tuple[Graph, ...] = ()  # no two of one name
     topologies: tuple[Topology, ...] = ()
     recipe: Recipe | None = None  # of a pretraining, with its digest
-    problems: tuple[Problem, ...] = ()  # that it draws
+    problems: tuple[DrawnProblem, ...] = ()  # that it draws
     command: str = ""  # that started it
     parent: Mapping[str, Any] | None = None  # where the policy came from that it started with
     extensions: tuple[Mapping[str, Any], ...] = ()  # of the config, each as `extended` notes it

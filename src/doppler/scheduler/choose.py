@@ -11,33 +11,32 @@ import numpy as np
 
 from doppler.assignment import Assignment
 from doppler.base.arrays import FloatArray
-from doppler.cost import Costs
 from doppler.errors import AssignmentError, UnknownNameError
 from doppler.graph.graph import Graph
 from doppler.graph.levels import depths
-from doppler.topology.topology import Topology
+from doppler.problem import Problem
 
 FIFO = "fifo"
 RANDOM = "random"
 ORDER = "order"
 
 
-def depth_first(graph: Graph, costs: Costs, topology: Topology) -> FloatArray:
+def depth_first(problem: Problem) -> FloatArray:
     """Deepest level first: finish what was begun."""
-    return -depths(graph).astype(np.float64)
+    return -depths(problem.graph).astype(np.float64)
 
 
-def breadth_first(graph: Graph, costs: Costs, topology: Topology) -> FloatArray:
+def breadth_first(problem: Problem) -> FloatArray:
     """Shallowest level first."""
-    return depths(graph).astype(np.float64)
+    return depths(problem.graph).astype(np.float64)
 
 
-def critical_path(graph: Graph, costs: Costs, topology: Topology) -> FloatArray:
+def critical_path(problem: Problem) -> FloatArray:
     """Longest path to an exit first, by mean exec and transfer seconds."""
-    return -costs.bottom_levels(graph, topology).length_s
+    return -problem.bottom_levels.length_s
 
 
-STATIC: dict[str, Callable[[Graph, Costs, Topology], FloatArray]] = {
+STATIC: dict[str, Callable[[Problem], FloatArray]] = {
     "depth-first": depth_first,
     "breadth-first": breadth_first,
     "critical-path": critical_path,
@@ -61,21 +60,16 @@ def check_strategy(name: str) -> str:
 
 
 def priorities(
-    strategy: str,
-    graph: Graph,
-    topology: Topology,
-    assignment: Assignment,
-    costs: Callable[[], Costs],
-    seed: int,
+    strategy: str, problem: Problem, assignment: Assignment, seed: int
 ) -> FloatArray | None:
     """(V,) a strategy's priorities, lower first, or None for first in, first out."""
     if strategy == FIFO:
         return None
     if strategy == RANDOM:
-        return random_priorities(graph, seed)
+        return random_priorities(problem.graph, seed)
     if strategy == ORDER:
-        return order_priorities(graph, assignment)
-    return STATIC[strategy](graph, costs(), topology)
+        return order_priorities(problem.graph, assignment)
+    return STATIC[strategy](problem)
 
 
 def random_priorities(graph: Graph, seed: int) -> FloatArray:

@@ -19,6 +19,7 @@ from doppler.placers.learned.doppler import DopplerPlacer
 from doppler.placers.search.annealing import warm_up
 from doppler.policies.checkpoint import load_policy, save_policy
 from doppler.policies.dual import DualPolicy
+from doppler.problem import Problem
 from doppler.serving.prediction import Predictor
 from doppler.serving.rotation import OnlineConfig, OnlineStatus, Rotation
 from doppler.serving.state import read_state, write_state
@@ -80,7 +81,7 @@ class OnlinePlacer:
             start = DopplerPlacer(start)
         if isinstance(start, DopplerPlacer):
             policy = policy or start.policy
-            start = start.place(graph, engine.topology, seed=self.config.seed)
+            start = start.place(Problem(graph, engine.topology), seed=self.config.seed)
         start.check(graph, engine.topology)
         self._rotation = Rotation(self.config, np.array(start.devices))
         self._predictor = Predictor(graph, engine.topology, SimConfig())

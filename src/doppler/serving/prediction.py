@@ -13,6 +13,7 @@ from doppler.graph.graph import Graph
 from doppler.placers.registry import make_placer
 from doppler.placers.search.annealing import INSTANT
 from doppler.placers.search.improver import Improver
+from doppler.problem import Problem
 from doppler.sim.config import SimConfig
 from doppler.tasks import enumerate_tasks
 from doppler.topology.topology import Topology
@@ -73,7 +74,7 @@ class Predictor:
         """(V,) what one of the instant heuristics makes of the same costs, where it is there."""
         try:
             placer = make_placer(INSTANT[::-1][number % len(INSTANT)])
-            return placer.place(self.graph, self.calibrated, seed=number).devices
+            return placer.place(Problem(self.graph, self.calibrated), seed=number).devices
         except MissingExtraError:
             return None
 
@@ -123,7 +124,8 @@ class Predictor:
         return same and float(trace.busy_s().sum()) > 0
 
     def _make(self, topology: Topology) -> Improver:
-        return Improver(self.graph, topology, self._sim, draws=self._draws, seed=self._seed)
+        problem = Problem(self.graph, topology)
+        return Improver(problem, self._sim, draws=self._draws, seed=self._seed)
 
     def _search(self, devices: IntArray, moves: int, *, seed: int) -> tuple[IntArray, FloatArray]:
         return self._improver.improve(

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 
 from doppler.base.arrays import unbox_fields
-from doppler.cost import CostModel, DefaultCostModel
 from doppler.scheduler.choose import FIFO, check_strategy
 from doppler.sim.noise import Noise
 
@@ -16,7 +15,6 @@ class SimConfig:
     noise: Noise = field(default_factory=Noise)
     synchronous: bool = False  # a barrier after every level (the systems of Table 1)
     limit_memory: bool = True  # tasks wait for device memory
-    cost_model: CostModel = field(default_factory=DefaultCostModel)
 
     def __post_init__(self) -> None:
         unbox_fields(self)

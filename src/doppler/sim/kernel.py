@@ -27,8 +27,8 @@ BELOW = 1 - 1e-12  # bounds are rounded in another order than what they bound: s
 UNLIMITED = 1 << 60  # lanes of a link without a limit
 
 
-class Problem(NamedTuple):
-    """A graph on a topology, flattened."""
+class Arrays(NamedTuple):
+    """A problem, flattened, and how it is simulated."""
 
     is_input: BoolArray  # (V,)
     level: IntArray  # (V,)
@@ -98,7 +98,7 @@ class Scratch(NamedTuple):
 EVENTS, ACTIVE, UNFINISHED, PHASE, DRAW = 0, 1, 2, 3, 4
 
 
-def make_scratch(p: Problem) -> Scratch:
+def make_scratch(p: Arrays) -> Scratch:
     """Working memory for a problem."""
     vertices, tensors, edges = len(p.is_input), len(p.producer), len(p.reader)
     tasks, resources, devices = vertices + edges, len(p.capacity), len(p.memory_bytes)
@@ -148,7 +148,7 @@ def make_scratch(p: Problem) -> Scratch:
 
 @compiled
 def run_batch(
-    p: Problem,
+    p: Arrays,
     draw: int,
     devices: IntArray,
     priority: FloatArray,
@@ -169,7 +169,7 @@ def run_batch(
 
 @compiled
 def run_uncontended_batch(
-    p: Problem, draw: int, devices: IntArray, s: Scratch, makespan_s: FloatArray
+    p: Arrays, draw: int, devices: IntArray, s: Scratch, makespan_s: FloatArray
 ) -> None:
     """`run_batch` for problems in which only device slots are contended for."""
     for row in range(len(devices)):
@@ -177,7 +177,7 @@ def run_uncontended_batch(
 
 
 @inlined
-def run_uncontended(p: Problem, draw: int, devices: IntArray, s: Scratch) -> float:
+def run_uncontended(p: Arrays, draw: int, devices: IntArray, s: Scratch) -> float:
     """The makespan where only device slots are contended for, first in, first out.
 
     Then a transfer ends a known time after its producer, so a vertex's ready time is known as
@@ -246,7 +246,7 @@ def insert(s: Scratch, task: int, head: int, tail: int) -> None:
 
 @inlined
 def run_one(
-    p: Problem, draw: int, devices: IntArray, priority: FloatArray, s: Scratch, limit_s: float
+    p: Arrays, draw: int, devices: IntArray, priority: FloatArray, s: Scratch, limit_s: float
 ) -> float:
     """The makespan of one assignment; a bound of it, as soon as that is above `limit_s`."""
     s.counters[DRAW] = draw
@@ -297,7 +297,7 @@ def run_one(
 
 
 @inlined
-def bound_from_below(p: Problem, draw: int, devices: IntArray, s: Scratch) -> None:
+def bound_from_below(p: Arrays, draw: int, devices: IntArray, s: Scratch) -> None:
     """What an assignment takes at least: its longest path, and the work of each device.
 
     Also what that takes from the end of each vertex, and on each device, for `raise_bound`.
@@ -327,7 +327,7 @@ def bound_from_below(p: Problem, draw: int, devices: IntArray, s: Scratch) -> No
 
 
 @inlined
-def raise_bound(p: Problem, s: Scratch, task: int, device: int, duration: float) -> None:
+def raise_bound(p: Arrays, s: Scratch, task: int, device: int, duration: float) -> None:
     """An exec starts: after it come its readers and, where there is one slot, all not started."""
     s.load_s[device] -= duration
     after_s = s.tail_s[task]
@@ -337,7 +337,7 @@ def raise_bound(p: Problem, s: Scratch, task: int, device: int, duration: float)
 
 
 @inlined
-def prepare(p: Problem, devices: IntArray, priority: FloatArray, s: Scratch) -> None:
+def prepare(p: Arrays, devices: IntArray, priority: FloatArray, s: Scratch) -> None:
     """Enumerate the tasks (Alg. 2) and reset the working memory."""
     vertices, num_devices = len(devices), len(p.memory_bytes)
     resources = len(p.capacity)
@@ -378,7 +378,7 @@ def prepare(p: Problem, devices: IntArray, priority: FloatArray, s: Scratch) -> 
 
 
 @inlined
-def enumerate_transfers(p: Problem, devices: IntArray, priority: FloatArray, s: Scratch) -> int:
+def enumerate_transfers(p: Arrays, devices: IntArray, priority: FloatArray, s: Scratch) -> int:
     """Number the transfers by (tensor, target)."""
     vertices, num_devices = len(devices), len(p.memory_bytes)
     k = 0
@@ -415,7 +415,7 @@ def enumerate_transfers(p: Problem, devices: IntArray, priority: FloatArray, s: 
 
 
 @inlined
-def count_uses(p: Problem, devices: IntArray, s: Scratch, transfers: int) -> None:
+def count_uses(p: Arrays, devices: IntArray, s: Scratch, transfers: int) -> None:
     """Uses of each tensor on each device: readers there, and transfers that leave."""
     s.uses[:] = 0
     for t in range(len(p.producer)):
@@ -428,7 +428,7 @@ def count_uses(p: Problem, devices: IntArray, s: Scratch, transfers: int) -> Non
 
 
 @inlined
-def make_ready(p: Problem, devices: IntArray, s: Scratch, task: int, now: float) -> None:
+def make_ready(p: Arrays, devices: IntArray, s: Scratch, task: int, now: float) -> None:
     """A task has all its inputs: queue it, or keep it for its phase."""
     s.ready_s[task] = now
     if p.fifo:
@@ -508,7 +508,7 @@ def activate(s: Scratch, resource: int) -> None:
 
 
 @inlined
-def can_start(p: Problem, devices: IntArray, s: Scratch, resource: int) -> bool:
+def can_start(p: Arrays, devices: IntArray, s: Scratch, resource: int) -> bool:
     """Whether a resource can start its first task; sets aside those that lack memory."""
     if s.free[resource] == 0:
         return False
@@ -524,7 +524,7 @@ def can_start(p: Problem, devices: IntArray, s: Scratch, resource: int) -> bool:
 
 
 @inlined
-def start_all(p: Problem, devices: IntArray, s: Scratch, now: float, limited: bool) -> None:
+def start_all(p: Arrays, devices: IntArray, s: Scratch, now: float, limited: bool) -> None:
     """Start everything that can start, where starting takes no time.
 
     Then the order only matters for memory, which several resources compete for.
@@ -545,7 +545,7 @@ def start_all(p: Problem, devices: IntArray, s: Scratch, now: float, limited: bo
 
 
 @inlined
-def choose(p: Problem, devices: IntArray, s: Scratch) -> int:
+def choose(p: Arrays, devices: IntArray, s: Scratch) -> int:
     """Take the first of all tasks that can start, and what it needs; -1 if none can."""
     best, i = -1, 0
     while i < s.counters[ACTIVE]:
@@ -568,7 +568,7 @@ def choose(p: Problem, devices: IntArray, s: Scratch) -> int:
 
 
 @inlined
-def transfer_s(p: Problem, draw: int, tensor: int, link: int, target: int) -> float:
+def transfer_s(p: Arrays, draw: int, tensor: int, link: int, target: int) -> float:
     """Seconds to move a tensor over a link to a device."""
     seconds = p.transfer_s[tensor, link]
     if len(p.transfer_factor) > 0:
@@ -578,7 +578,7 @@ def transfer_s(p: Problem, draw: int, tensor: int, link: int, target: int) -> fl
 
 @inlined
 def start(
-    p: Problem, devices: IntArray, s: Scratch, task: int, begin_s: float, limited: bool
+    p: Arrays, devices: IntArray, s: Scratch, task: int, begin_s: float, limited: bool
 ) -> None:
     """Begin a task, at `begin_s` or when there is room, and schedule its end."""
     vertices = len(devices)
@@ -607,7 +607,7 @@ def start(
 
 
 @inlined
-def take_room(p: Problem, s: Scratch, resource: int, begin_s: float, duration: float) -> float:
+def take_room(p: Arrays, s: Scratch, resource: int, begin_s: float, duration: float) -> float:
     """When a task begins that may begin at `begin_s` but has to wait for a slot or lane."""
     first, last = p.room_ptr[resource], p.room_ptr[resource + 1]
     if first == last:
@@ -643,7 +643,7 @@ def pop_event(s: Scratch) -> int:
 
 
 @inlined
-def release(p: Problem, devices: IntArray, s: Scratch, task: int) -> None:
+def release(p: Arrays, devices: IntArray, s: Scratch, task: int) -> None:
     """Give back an ended task's slot or lane, and memory it was the last to use."""
     if s.free[s.resource[task]] < UNLIMITED:
         s.free[s.resource[task]] += 1
@@ -672,7 +672,7 @@ def release(p: Problem, devices: IntArray, s: Scratch, task: int) -> None:
 
 
 @inlined
-def drop_use(p: Problem, s: Scratch, tensor: int, device: int) -> bool:
+def drop_use(p: Arrays, s: Scratch, tensor: int, device: int) -> bool:
     """Count one use less; free the tensor there if it was the last."""
     s.uses[tensor, device] -= 1
     if s.uses[tensor, device] > 0:
@@ -688,7 +688,7 @@ def memory_device(s: Scratch, vertices: int, task: int) -> int:
 
 
 @inlined
-def need_bytes(p: Problem, s: Scratch, task: int) -> float:
+def need_bytes(p: Arrays, s: Scratch, task: int) -> float:
     """Bytes a task takes when it starts."""
     vertices = len(p.is_input)
     if task >= vertices:
@@ -700,7 +700,7 @@ def need_bytes(p: Problem, s: Scratch, task: int) -> float:
 
 
 @inlined
-def complete(p: Problem, devices: IntArray, s: Scratch, task: int, now: float) -> None:
+def complete(p: Arrays, devices: IntArray, s: Scratch, task: int, now: float) -> None:
     """An ended task's result is known: transfers and readers may become ready."""
     vertices = len(devices)
     s.counters[UNFINISHED] -= 1
@@ -718,9 +718,7 @@ def complete(p: Problem, devices: IntArray, s: Scratch, task: int, now: float) -
 
 
 @inlined
-def arrived(
-    p: Problem, devices: IntArray, s: Scratch, tensor: int, device: int, now: float
-) -> None:
+def arrived(p: Arrays, devices: IntArray, s: Scratch, tensor: int, device: int, now: float) -> None:
     """A tensor is on a device: its readers there miss one input less."""
     for e in range(p.reader_ptr[tensor], p.reader_ptr[tensor + 1]):
         r = p.reader[e]
@@ -731,7 +729,7 @@ def arrived(
 
 
 @inlined
-def pass_barrier(p: Problem, s: Scratch, task: int) -> None:
+def pass_barrier(p: Arrays, s: Scratch, task: int) -> None:
     """Count a completed task; open the next phase if it was the last of its own."""
     vertices = len(p.is_input)
     if task < vertices:

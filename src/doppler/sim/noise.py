@@ -6,10 +6,8 @@ from math import inf, isfinite
 import numpy as np
 
 from doppler.base.arrays import LARGEST, RANGE, SMALLEST, FloatArray, unbox_fields
-from doppler.cost import Costs
 from doppler.errors import ConfigError
-from doppler.graph.graph import Graph
-from doppler.topology.topology import Topology
+from doppler.problem import Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +48,15 @@ class Draw:
     transfer_factor: FloatArray  # (T, D) by tensor and target, or (0, 0) where all are 1
 
 
-def draw(noise: Noise, graph: Graph, topology: Topology, costs: Costs, seed: int) -> Draw:
+def draw(noise: Noise, problem: Problem, seed: int) -> Draw:
     """Durations for one run."""
-    size = topology.num_devices
+    graph, topology, size = problem.graph, problem.topology, problem.topology.num_devices
     if noise.slowdown and len(noise.slowdown) != size:
         raise ConfigError(
             f"noise.slowdown has {len(noise.slowdown)} factors, "
             f"topology `{topology.name}` has {size} devices"
         )
-    exec_s, factor = costs.exec_s, np.zeros((0, 0))
+    exec_s, factor = problem.costs.exec_s, np.zeros((0, 0))
     if noise.slowdown:
         exec_s = exec_s * np.array(noise.slowdown)
     rng = np.random.default_rng([seed, 0])

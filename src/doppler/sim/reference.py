@@ -6,7 +6,10 @@ from pathlib import Path
 import numpy as np
 
 from doppler.assignment import Assignment
+from doppler.cost import CostModel, DefaultCostModel
+from doppler.errors import ConfigError
 from doppler.graph.graph import Graph
+from doppler.problem import Problem
 from doppler.resolve import as_topology
 from doppler.scheduler.choose import priorities
 from doppler.scheduler.state import SchedulerState
@@ -19,7 +22,38 @@ from doppler.trace import Trace, build_trace
 END, SEEN, HOST = 0, 1, 2  # kinds of event
 
 
-class ReferenceSimulator:
+class VirtualMachine:
+    """What a simulator runs graphs on: a topology, a cost model and a config.
+
+    Made from a problem, it has the problem's topology and costs; other graphs are priced by the
+    same cost model.
+    """
+
+    def __init__(
+        self,
+        on: Problem | Topology | str | Path,
+        config: SimConfig | None = None,
+        *,
+        cost_model: CostModel | None = None,
+    ) -> None:
+        """`on` is a problem; or a topology, or the name of a preset, or the path of a file."""
+        self._problem: Problem | None = None
+        if isinstance(on, Problem):
+            if cost_model is not None:
+                raise ConfigError("a problem has a cost model already: leave out `cost_model`")
+            self._problem, self.topology, self.cost_model = on, on.topology, on.cost_model
+        else:
+            self.topology, self.cost_model = as_topology(on), cost_model or DefaultCostModel()
+        self.config = config or SimConfig()
+
+    def problem(self, graph: Graph) -> Problem:
+        """The graph on this topology; that of the last graph is kept."""
+        if self._problem is None or self._problem.graph is not graph:
+            self._problem = Problem(graph, self.topology, self.cost_model)
+        return self._problem
+
+
+class ReferenceSimulator(VirtualMachine):
     """An Executor in virtual time, written to be read. `Simulator` must equal it.
 
     Time stands still while the scheduler chooses. Starting a task keeps the host busy for
@@ -29,16 +63,12 @@ class ReferenceSimulator:
     happens at the same instant, all is taken in before the scheduler chooses again.
     """
 
-    def __init__(self, topology: Topology | str | Path, config: SimConfig | None = None) -> None:
-        self.topology = as_topology(topology)
-        self.config = config or SimConfig()
-
     def run(self, graph: Graph, assignment: Assignment, seed: int = 0) -> Trace:
         """Every begin and end of every exec and transfer."""
         topology, config, host = self.topology, self.config, self.topology.host
         assignment.check(graph, topology)
-        costs = config.cost_model.costs(graph, topology)
-        drawn = draw(config.noise, graph, topology, costs, seed)
+        problem = self.problem(graph)
+        drawn = draw(config.noise, problem, seed)
         tasks = enumerate_tasks(graph, topology, assignment.devices)
         size = graph.num_vertices
 
@@ -46,7 +76,7 @@ class ReferenceSimulator:
             if task < size:
                 return float(drawn.exec_s[task, tasks.devices[task]])
             tensor, link = int(tasks.tensor[task - size]), int(tasks.link[task - size])
-            seconds = costs.transfer_s(graph, tensor, link)
+            seconds = problem.transfer_s[tensor, link]
             if drawn.transfer_factor.size:
                 seconds *= drawn.transfer_factor[tensor, tasks.target[task - size]]
             return float(seconds)
@@ -55,7 +85,7 @@ class ReferenceSimulator:
             graph,
             topology,
             tasks,
-            priorities(config.strategy, graph, topology, assignment, lambda: costs, seed),
+            priorities(config.strategy, problem, assignment, seed),
             synchronous=config.synchronous,
             limit_memory=config.limit_memory,
         )

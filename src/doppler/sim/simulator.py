@@ -11,54 +11,60 @@ import numpy as np
 
 from doppler.assignment import Assignment, check_devices
 from doppler.base.arrays import FloatArray, IntArray
-from doppler.cost import Costs
+from doppler.cost import CostModel
 from doppler.errors import AssignmentError, ConfigError
 from doppler.graph.graph import Graph
 from doppler.graph.levels import depths
-from doppler.resolve import as_assignment, as_graph, as_topology
+from doppler.problem import Problem
+from doppler.resolve import as_assignment, as_problem
 from doppler.scheduler.choose import ORDER, priorities
 from doppler.sim.config import SimConfig
 from doppler.sim.noise import draw
-from doppler.sim.reference import ReferenceSimulator
+from doppler.sim.reference import ReferenceSimulator, VirtualMachine
 from doppler.tasks import enumerate_tasks
 from doppler.topology.topology import Topology
 from doppler.trace import Trace, build_trace
 
 if TYPE_CHECKING:
-    from doppler.sim.kernel import Problem
+    from doppler.sim.kernel import Arrays
 MIN_BATCH = 16  # assignments from which threads pay
 MAX_PART = 1_000_000  # vertices and edges that a thread takes at a time
 MAX_SORTED = 4096  # vertices up to which sorted arrays beat heaps whatever the graph
 
 
-class Simulator:
+class Simulator(VirtualMachine):
     """An Executor in virtual time: `ReferenceSimulator`, compiled.
 
-    >>> simulator = Simulator(topology)
+    >>> simulator = Simulator(topology)  # or Simulator(problem)
     >>> trace = simulator.run(graph, assignment)
     >>> simulator.makespans(graph, many_devices)  # (B, V) assignments at once
     """
 
-    def __init__(self, topology: Topology | str | Path, config: SimConfig | None = None) -> None:
-        """`topology` is one, or the name of a preset, or the path of a file."""
-        self.topology = as_topology(topology)
-        self.config = config or SimConfig()
-        self._prepared: tuple[Graph, Costs, dict[str, Any]] | None = None
-        self._problem: tuple[Graph, tuple[int, ...], Problem] | None = None  # the last one
+    def __init__(
+        self,
+        on: Problem | Topology | str | Path,
+        config: SimConfig | None = None,
+        *,
+        cost_model: CostModel | None = None,
+    ) -> None:
+        """`on` is a problem; or a topology, or the name of a preset, or the path of a file."""
+        super().__init__(on, config, cost_model=cost_model)
+        self._fixed: tuple[Problem, dict[str, Any]] | None = None  # of the last problem
+        self._arrays: tuple[Problem, tuple[int, ...], Arrays] | None = None  # the last ones
 
     def run(self, graph: Graph, assignment: Assignment, seed: int = 0) -> Trace:
         """Every begin and end of every exec and transfer."""
         from doppler.sim.kernel import make_scratch, run_batch
 
         assignment.check(graph, self.topology)
-        problem = self.problem(graph, [seed])
-        scratch, makespan = make_scratch(problem), np.zeros(1)
+        arrays = self.arrays(graph, [seed])
+        scratch, makespan = make_scratch(arrays), np.zeros(1)
         priority = self._priority(graph, assignment, seed)
         row = assignment.devices.reshape(1, -1).copy()
-        run_batch(problem, 0, row, priority, scratch, makespan, np.inf)
+        run_batch(arrays, 0, row, priority, scratch, makespan, np.inf)
         if np.isinf(makespan[0]):
             # The readable twin stops at the same place and can say why.
-            return ReferenceSimulator(self.topology, self.config).run(graph, assignment, seed)
+            return ReferenceSimulator(self.problem(graph), self.config).run(graph, assignment, seed)
         tasks = enumerate_tasks(graph, self.topology, assignment.devices)
         count = graph.num_vertices + tasks.num_transfers
         times = (scratch.ready_s[:count], scratch.begin_s[:count], scratch.end_s[:count])
@@ -84,19 +90,19 @@ class Simulator:
         if threads is not None and threads < 1:
             raise ConfigError(f"threads is {threads}, must be at least 1")
         table = self._device_table(graph, devices)
-        problem = self.problem(graph, [seed])
-        uncontended = self._only_slots_are_contended(graph, problem)
+        arrays = self.arrays(graph, [seed])
+        uncontended = self._only_slots_are_contended(graph, arrays)
         priority = self._batch_priority(graph, devices, seed)
         makespan = np.zeros(len(table))
 
         def evaluate(part: slice) -> None:
             if uncontended:
-                scratch = make_scratch(problem)
-                run_uncontended_batch(problem, 0, table[part], scratch, makespan[part])
+                scratch = make_scratch(arrays)
+                run_uncontended_batch(arrays, 0, table[part], scratch, makespan[part])
                 return
             rows = priority if len(priority) == 1 else priority[part]
-            scratch = make_scratch(problem)
-            run_batch(problem, 0, table[part], rows, scratch, makespan[part], float(limit_s))
+            scratch = make_scratch(arrays)
+            run_batch(arrays, 0, table[part], rows, scratch, makespan[part], float(limit_s))
 
         # Parts large enough to outweigh handing them out, small enough to share and to stop.
         workers = _num_threads(threads) if len(table) >= MIN_BATCH else 1
@@ -120,11 +126,11 @@ class Simulator:
         """(B,) tasks that are never done for lack of memory: where there are none, it can run."""
         from doppler.sim.kernel import UNFINISHED, make_scratch, run_batch
 
-        table, problem = self._device_table(graph, devices), self.problem(graph, [seed])
-        priority, scratch = self._batch_priority(graph, devices, seed), make_scratch(problem)
+        table, arrays = self._device_table(graph, devices), self.arrays(graph, [seed])
+        priority, scratch = self._batch_priority(graph, devices, seed), make_scratch(arrays)
         left = np.zeros(len(table), np.int64)
         for row in range(len(table)):
-            run_batch(problem, 0, table[row : row + 1], priority, scratch, np.zeros(1), np.inf)
+            run_batch(arrays, 0, table[row : row + 1], priority, scratch, np.zeros(1), np.inf)
             left[row] = scratch.counters[UNFINISHED]
         return left
 
@@ -151,42 +157,38 @@ class Simulator:
         size = graph.num_vertices
         return np.array([a.devices for a in devices], np.int64).reshape(len(devices), size)
 
-    def problem(self, graph: Graph, seeds: Sequence[int] = (0,)) -> "Problem":
-        """The graph on this topology for the kernel, with a draw of the noise for each seed."""
-        from doppler.sim.kernel import Problem
+    def arrays(self, graph: Graph, seeds: Sequence[int] = (0,)) -> "Arrays":
+        """The problem of the graph for the kernel, with a draw of the noise for each seed."""
+        from doppler.sim.kernel import Arrays
 
-        last, key = self._problem, tuple(seeds)
-        if last is not None and last[0] is graph and last[1] == key:
+        problem, last, key = self.problem(graph), self._arrays, tuple(seeds)
+        if last is not None and last[0] is problem and last[1] == key:
             return last[2]
-        costs, fixed = self._prepare(graph)
-        draws = [draw(self.config.noise, graph, self.topology, costs, seed) for seed in key]
-        problem = Problem(
+        draws = [draw(self.config.noise, problem, seed) for seed in key]
+        arrays = Arrays(
             exec_s=np.array([d.exec_s for d in draws]),
             transfer_factor=np.array([d.transfer_factor for d in draws])
             if self.config.noise.transfer_sigma
             else np.zeros((0, 0, 0)),
-            **fixed,
+            **self._prepare(problem),
         )
-        self._problem = graph, key, problem
-        return problem
+        self._arrays = problem, key, arrays
+        return arrays
 
-    def _only_slots_are_contended(self, graph: Graph, problem: "Problem") -> bool:
+    def _only_slots_are_contended(self, graph: Graph, arrays: "Arrays") -> bool:
         """Whether `run_uncontended` applies: no lanes, host, memory or priorities to wait for."""
         return (
-            problem.eager_transfers
-            and problem.fifo
-            and problem.ahead == 0
+            arrays.eager_transfers
+            and arrays.fifo
+            and arrays.ahead == 0
             and graph.num_vertices <= MAX_SORTED
             and all(device.slots == 1 for device in self.topology.devices)
             and all(link.lanes == 0 for link in self.topology.links)
-            and bool((problem.exec_s[:, ~graph.is_input] > 0).all())
+            and bool((arrays.exec_s[:, ~graph.is_input] > 0).all())
         )
 
     def _priority(self, graph: Graph, assignment: Assignment, seed: int) -> FloatArray:
-        costs, _ = self._prepare(graph)
-        priority = priorities(
-            self.config.strategy, graph, self.topology, assignment, lambda: costs, seed
-        )
+        priority = priorities(self.config.strategy, self.problem(graph), assignment, seed)
         if priority is None:
             priority = np.zeros(graph.num_vertices)
         return np.array(priority).reshape(1, -1)
@@ -205,30 +207,22 @@ class Simulator:
         own = [self._priority(graph, assignment, seed) for assignment in devices]
         return np.concatenate(own) if own else np.zeros((1, graph.num_vertices))
 
-    def _prepare(self, graph: Graph) -> tuple[Costs, dict[str, Any]]:
-        """Costs and flat arrays of the graph; those of the last graph are kept."""
-        if self._prepared is not None and self._prepared[0] is graph:
-            return self._prepared[1], self._prepared[2]
+    def _prepare(self, problem: Problem) -> dict[str, Any]:
+        """The arrays of a problem that no draw of the noise changes; the last ones are kept."""
+        if self._fixed is not None and self._fixed[0] is problem:
+            return self._fixed[1]
         from doppler.sim.kernel import UNLIMITED
 
-        topology, config = self.topology, self.config
-        costs = config.cost_model.costs(graph, topology)
-        rooms = [d.slots for d in topology.devices] + [link.lanes for link in topology.links]
-        ahead = topology.host.ahead
-        memory = np.array([d.memory_bytes for d in topology.devices], np.float64)
-        whole = np.ceil(graph.tensor_bytes)
+        graph, topology, config = problem.graph, problem.topology, self.config
+        rooms, ahead = np.concatenate([problem.slots, problem.lanes]), topology.host.ahead
         # A device that could hold every tensor at once never makes a task wait.
-        limit_memory = bool(config.limit_memory and whole.sum() > memory.min())
-        transfer_s = _transfer_table(graph, costs)
-        produced = ~graph.is_input[graph.tensor_producer]
+        holds_all = problem.whole_bytes.sum() <= problem.memory_bytes.min()
+        limit_memory = bool(config.limit_memory and not holds_all)
         fixed = {
             "is_input": graph.is_input,
             "order": graph.topological_order,
             "level": np.maximum(depths(graph), 0),
-            "num_reads": np.bincount(
-                graph.edge_reader[~graph.is_input[graph.tensor_producer[graph.edge_tensor]]],
-                minlength=graph.num_vertices,
-            ),
+            "num_reads": problem.num_reads,
             "producer": graph.tensor_producer,
             "output_ptr": graph.output_ptr,
             "output_tensor": graph.output_tensor,
@@ -236,12 +230,12 @@ class Simulator:
             "reader": graph.reader,
             "read_ptr": graph.read_ptr,
             "read_tensor": graph.read_tensor,
-            "whole_bytes": whole,
-            "transfer_s": transfer_s,
+            "whole_bytes": problem.whole_bytes,
+            "transfer_s": problem.transfer_s,
             "route": topology.route,
-            "room_ptr": np.cumsum([0, *rooms]),
-            "capacity": np.array([n + ahead if n else UNLIMITED for n in rooms], np.int64),
-            "memory_bytes": memory,
+            "room_ptr": np.concatenate([[0], np.cumsum(rooms)]),
+            "capacity": np.where(rooms > 0, rooms + ahead, UNLIMITED),
+            "memory_bytes": problem.memory_bytes,
             "dispatch_s": float(topology.host.dispatch_s),
             "completion_s": float(topology.host.completion_s),
             "ahead": ahead,
@@ -252,22 +246,13 @@ class Simulator:
                 topology.host.dispatch_s == 0
                 and not limit_memory
                 and not config.synchronous
-                and (transfer_s[produced] > 0).all()
+                and (problem.transfer_s[problem.is_produced] > 0).all()
             ),
         }
         # Fresh arrays: read-only ones have another type, and would be compiled for again.
         fixed = {k: np.array(v) if isinstance(v, np.ndarray) else v for k, v in fixed.items()}
-        self._prepared = (graph, costs, fixed)
-        return costs, fixed
-
-
-def _transfer_table(graph: Graph, costs: Costs) -> FloatArray:
-    """(T, L) seconds of each tensor over each link."""
-    return (
-        costs.fixed_s[:, None]
-        + costs.latency_s[None, :]
-        + graph.tensor_bytes[:, None] * costs.s_per_byte[None, :]
-    )
+        self._fixed = problem, fixed
+        return fixed
 
 
 def _num_threads(threads: int | None) -> int:
@@ -285,10 +270,12 @@ def simulate(
     *,
     seed: int = 0,
     config: SimConfig | None = None,
+    cost_model: CostModel | None = None,
 ) -> Trace:
     """The trace of running `graph` under `assignment` on `topology`, in virtual time.
 
     Each may be given as the path of its file, and the topology as the name of a preset.
+    `cost_model` prices the graph, instead of the default one.
     """
-    simulator = Simulator(topology, config)
-    return simulator.run(as_graph(graph), as_assignment(assignment), seed)
+    problem = as_problem(graph, topology, cost_model)
+    return Simulator(problem, config).run(problem.graph, as_assignment(assignment), seed)

@@ -7,6 +7,7 @@ from math import inf, isfinite
 from doppler.base.progress import track
 from doppler.placers.registry import make_placer
 from doppler.policies.arrays.checkpoint import has_shipped_policy
+from doppler.problem import Problem
 from doppler.runs.run import Run
 from doppler.sim.simulator import Simulator
 from doppler.training.exercise import Exercise
@@ -39,15 +40,16 @@ def compare(run: Run) -> list[Comparison]:
     if has_shipped_policy():
         names[SHIPPED] = SHIPPED
     budget_s = min(MOST_S, ALL_S / (len(names) * len(trainer.exercises)))
-    placers = {key: make_placer(name, budget_s=budget_s) for key, name in names.items()}
-    simulators = [
-        Simulator(exercise.recalibrated() or exercise.topology, config.sim_config)
+    placers = {key: make_placer(name) for key, name in names.items()}
+    problems = [
+        Problem(exercise.graph, exercise.recalibrated() or exercise.topology)
         for exercise in trainer.exercises
     ]
-    cases = list(product(zip(trainer.exercises, simulators, strict=True), placers))
+    simulators = [Simulator(problem, config.sim_config) for problem in problems]
+    cases = list(product(zip(trainer.exercises, problems, simulators, strict=True), placers))
     found_s: dict[str, list[float]] = {key: [] for key in placers}  # by exercise
-    for (exercise, simulator), key in track(cases, "comparing"):
-        placed = placers[key].place(exercise.graph, simulator.topology, seed=config.seed)
+    for (exercise, problem, simulator), key in track(cases, "comparing"):
+        placed = placers[key].place(problem, seed=config.seed, budget_s=budget_s)
         found_s[key].append(exercise.mean_makespan_s(placed.devices, simulator))
     return [
         Comparison(

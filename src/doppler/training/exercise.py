@@ -14,10 +14,11 @@ from doppler.graph.graph import Graph
 from doppler.mdp.instance import Instance, make_instance
 from doppler.mdp.rollout import Rollouts
 from doppler.placers.base import cores
-from doppler.placers.bounds.lower import lower_bounds
+from doppler.placers.bounds.lower import bounds_of
 from doppler.policies.acting import Actor
 from doppler.policies.dual import PolicyConfig
 from doppler.policies.rivals.base import BaselinePolicy
+from doppler.problem import Problem
 from doppler.serving.measuring import Bench, Measured
 from doppler.serving.prediction import Predictor
 from doppler.sim.simulator import Simulator
@@ -46,10 +47,11 @@ class Exercise:
         starts: Sequence[Assignment] = (),
     ) -> None:
         """Stage III needs the executor; `starts` are what it may begin with, the best first."""
-        self.graph, self.topology, self.config = graph, topology, config
+        self.problem, self.config = Problem(graph, topology), config
+        self.graph, self.topology = graph, topology
         # Those that are trained on together have a thread each first of all.
         self.threads = max((config.threads or len(cores()) or 1) // config.together, 1)
-        self.simulator = Simulator(topology, config.sim_config)
+        self.simulator = Simulator(self.problem, config.sim_config)
         self._view: Any = None  # of a baseline, once it is asked for
         self._pool: Pool | None = None  # of a checkpoint: the expert's, once there is one
         self.starts = list(starts)
@@ -66,7 +68,7 @@ class Exercise:
     @cached_property
     def instance(self) -> Instance:
         """What the policy sees."""
-        return make_instance(self.graph, self.topology)
+        return make_instance(self.problem)
 
     @cached_property
     def actor(self) -> Actor:
@@ -76,7 +78,7 @@ class Exercise:
     @cached_property
     def bound_s(self) -> float:
         """A lower bound of the makespan of any assignment."""
-        return lower_bounds(self.graph, self.topology).best_s
+        return bounds_of(self.problem).best_s
 
     @cached_property
     def expert(self) -> Expert | None:
@@ -86,7 +88,7 @@ class Exercise:
             return None
         if not isinstance(policy, PolicyConfig) or not policy.place:
             return None
-        return Expert(self.graph, self.topology, config, self.threads, self._pool)
+        return Expert(self.problem, config, self.threads, self._pool)
 
     def prepare(self) -> None:
         """Make all that training needs now, so that no update has to."""
@@ -94,7 +96,7 @@ class Exercise:
 
     def see(self, topology: Topology) -> None:
         """Let the policy see the costs of this topology."""
-        self.instance = make_instance(self.graph, topology)
+        self.instance = make_instance(Problem(self.graph, topology))
         self.actor = Actor(self.instance, self.config.device, threads=self.threads)
         self._view = None
 

@@ -5,10 +5,9 @@ from math import inf
 import numpy as np
 
 from doppler.base.arrays import FloatArray, IntArray
-from doppler.graph.graph import Graph
 from doppler.placers.search.annealing import starting_points
 from doppler.placers.search.improver import Improver
-from doppler.topology.topology import Topology
+from doppler.problem import Problem
 from doppler.training.config import TrainConfig
 
 
@@ -40,8 +39,7 @@ class Expert:
 
     def __init__(
         self,
-        graph: Graph,
-        topology: Topology,
+        problem: Problem,
         config: TrainConfig,
         threads: int,
         pool: Pool | None = None,
@@ -49,12 +47,10 @@ class Expert:
         """`pool` is one to go on with; without it, the heuristics fill a new one."""
         assert config.sim.expert is not None
         self.config, self.seed, self.threads = config.sim.expert, config.seed, threads
-        self.improver = Improver(
-            graph, topology, config.sim_config, draws=config.draws, seed=config.seed
-        )
-        self.pool = pool or Pool(self.config.pool, graph.num_vertices)
+        self.improver = Improver(problem, config.sim_config, draws=config.draws, seed=config.seed)
+        self.pool = pool or Pool(self.config.pool, problem.graph.num_vertices)
         if pool is None:
-            starts = np.array(starting_points(graph, topology, config.seed))
+            starts = np.array(starting_points(problem, config.seed))
             self.pool.add(starts, self.improver.costs_s(starts))
 
     @property

@@ -95,7 +95,7 @@ def starts(
         found.insert(0, exercise.best_devices)
     bench = exercise.bench
     assert bench is not None
-    points = np.array(starting_points(exercise.graph, exercise.topology, config.seed))
+    points = np.array(starting_points(exercise.problem, config.seed))
     others = np.concatenate([proposed, points])
     costs = bench.predictor.costs_s(others)
     ranked = [row for row in np.argsort(costs, kind="stable") if isfinite(costs[row])]

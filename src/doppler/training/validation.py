@@ -12,16 +12,17 @@ import numpy as np
 from doppler.base.files import parse_json, read_text
 from doppler.base.progress import track
 from doppler.base.writing import write_text
-from doppler.datasets import Problem
+from doppler.datasets import DrawnProblem
 from doppler.datasets.recipe import Recipe, digest_of
 from doppler.errors import DopplerError, FormatError
 from doppler.mdp.instance import Instance, make_instance
-from doppler.placers.bounds.lower import ROUNDING, gap, lower_bounds
+from doppler.placers.bounds.lower import ROUNDING, bounds_of, gap
 from doppler.placers.learned.doppler import DopplerPlacer
 from doppler.placers.registry import make_placer
 from doppler.placers.search.annealing import SearchConfig, search, starting_points
 from doppler.policies.arrays.policy import from_torch
 from doppler.policies.dual import DualPolicy
+from doppler.problem import Problem
 from doppler.sim.simulator import Simulator
 
 FILE = "validation.json"
@@ -54,21 +55,20 @@ class FamilyGap:
 
 def find_known(problem: Problem, evaluations: int, seed: int) -> Known:
     """What so many evaluations of search on one core, bounds and list schedulers say."""
-    graph, topology = problem.graph, problem.topology
-    starts = starting_points(graph, topology, seed)
+    starts = starting_points(problem, seed)
     config = SearchConfig(evaluations=evaluations, chains=1)
-    found_s = search(graph, topology, starts, config, seed=seed).cost_s
+    found_s = search(problem, starts, config, seed=seed).cost_s
     lists_s = listed_s(problem, seed)
     # One of the list schedulers may be all that fits into memory, and search has not all of them.
-    return Known(min(found_s, lists_s), lower_bounds(graph, topology).best_s, lists_s)
+    return Known(min(found_s, lists_s), bounds_of(problem).best_s, lists_s)
 
 
 def listed_s(problem: Problem, seed: int = 0) -> float:
     """The makespan of the best list scheduler; infinity where none can run."""
-    simulator, found = Simulator(problem.topology), [inf]
+    simulator, found = Simulator(problem), [inf]
     for name in LIST_SCHEDULERS:
         try:
-            placed = make_placer(name).place(problem.graph, problem.topology, seed=seed)
+            placed = make_placer(name).place(problem, seed=seed)
         except DopplerError:
             continue
         found.append(float(simulator.makespans(problem.graph, [placed])[0]))
@@ -78,7 +78,7 @@ def listed_s(problem: Problem, seed: int = 0) -> float:
 class Validation:
     """Problems of other families than a policy is trained on, and what is known of them."""
 
-    def __init__(self, drawn: Sequence[Problem], known: Sequence[Known], samples: int) -> None:
+    def __init__(self, drawn: Sequence[DrawnProblem], known: Sequence[Known], samples: int) -> None:
         self.problems, self.known, self.samples = tuple(drawn), tuple(known), samples
         self._instances: list[Instance] | None = None
 
@@ -86,7 +86,7 @@ class Validation:
         """What the policy alone makes of each problem: the best of a greedy and some samples."""
         placer = DopplerPlacer(from_torch(policy), samples=self.samples)
         if self._instances is None:
-            self._instances = [make_instance(p.graph, p.topology) for p in self.problems]
+            self._instances = [make_instance(p.problem) for p in self.problems]
         return [float(placer.propose(instance)[2].min()) for instance in self._instances]
 
     def measure(self, policy: DualPolicy) -> tuple[FamilyGap, ...]:
@@ -125,18 +125,20 @@ def make_validation(recipe: Recipe, folder: Path) -> Validation | None:
     known = _read(folder / FILE, drawn, recipe)
     if known is None:
         known = [
-            find_known(problem, recipe.evaluations, recipe.seed)
-            for problem in track(drawn, "searching the validation problems")
+            find_known(one.problem, recipe.evaluations, recipe.seed)
+            for one in track(drawn, "searching the validation problems")
         ]
         _write(folder / FILE, drawn, known, recipe)
     return Validation(drawn, known, recipe.samples)
 
 
-def _header(drawn: Sequence[Problem], recipe: Recipe) -> dict[str, Any]:
+def _header(drawn: Sequence[DrawnProblem], recipe: Recipe) -> dict[str, Any]:
     return {"digest": digest_of(drawn), "evaluations": recipe.evaluations, "seed": recipe.seed}
 
 
-def _write(path: Path, drawn: Sequence[Problem], known: Sequence[Known], recipe: Recipe) -> None:
+def _write(
+    path: Path, drawn: Sequence[DrawnProblem], known: Sequence[Known], recipe: Recipe
+) -> None:
     rows = []
     for problem, one in zip(drawn, known, strict=True):
         row = {"graph": problem.graph.name, "topology": problem.topology.name} | asdict(one)
@@ -144,7 +146,7 @@ def _write(path: Path, drawn: Sequence[Problem], known: Sequence[Known], recipe:
     write_text(path, json.dumps(_header(drawn, recipe) | {"problems": rows}, indent=1) + "\n")
 
 
-def _read(path: Path, drawn: Sequence[Problem], recipe: Recipe) -> list[Known] | None:
+def _read(path: Path, drawn: Sequence[DrawnProblem], recipe: Recipe) -> list[Known] | None:
     """What a file says is known; None where there is none, or one for something else."""
     if not path.is_file():
         return None

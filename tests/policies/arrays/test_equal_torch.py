@@ -20,6 +20,7 @@ from doppler.policies.arrays.acting import play
 from doppler.policies.arrays.checkpoint import read_policy
 from doppler.policies.arrays.config import PolicyConfig
 from doppler.policies.arrays.policy import from_torch, shapes_of
+from doppler.problem import Problem
 from doppler.programs.random_dag import random_dag
 from doppler.topology import Topology, read_topology
 
@@ -80,21 +81,23 @@ def configs() -> st.SearchStrategy[PolicyConfig]:
 def test_scores_on_odd_graphs(data: st.DataObject, config: PolicyConfig, seed: int) -> None:
     topology = data.draw(topologies())
     graph = data.draw(graphs(max_vertices=14, num_devices=topology.num_devices))
-    assert_close(mindful(config, seed), make_instance(graph, topology))
+    assert_close(mindful(config, seed), make_instance(Problem(graph, topology)))
 
 
 @pytest.mark.parametrize(("machine", "vertices"), list(product(MACHINES, (1, 33, 229, 1000))))
 def test_scores_on_larger_graphs(machine: str, vertices: int) -> None:
     for seed, config in enumerate(SHAPES):
         graph = random_dag(vertices=vertices, depth=min(9, vertices), seed=seed)
-        assert_close(mindful(config, seed), make_instance(graph, read_topology(machine)))
+        assert_close(mindful(config, seed), make_instance(Problem(graph, read_topology(machine))))
 
 
 def test_scores_of_many_readers_and_long_chains() -> None:
     """Sums of thousands of terms, the same order or not."""
     for depth in (2, 2000):
         graph = random_dag(vertices=2000, depth=depth, seed=0)
-        assert_close(mindful(PolicyConfig(), 0), make_instance(graph, read_topology("p100x4")))
+        assert_close(
+            mindful(PolicyConfig(), 0), make_instance(Problem(graph, read_topology("p100x4")))
+        )
 
 
 def differing(one: Rollouts, other: Rollouts) -> IntArray:
@@ -135,7 +138,7 @@ def test_the_same_episodes_for_the_same_seeds(config: PolicyConfig) -> None:
     played, apart = 0, 0
     for machine, vertices, seed in product(MACHINES, (30, 200), range(4)):
         graph = random_dag(vertices=vertices, depth=8, bytes_per_flop=2e-6, seed=seed)
-        instance = make_instance(graph, with_memory(read_topology(machine), graph, seed))
+        instance = make_instance(Problem(graph, with_memory(read_topology(machine), graph, seed)))
         policy = mindful(config, seed)
         actor, weights, seeds = Actor(instance), from_torch(policy).on(instance), np.arange(8)
         scores = policy.scores(actor.inputs)

@@ -16,6 +16,7 @@ from doppler.mdp.kernel import Weights
 from doppler.placers.learned.doppler import DopplerPlacer
 from doppler.policies.arrays.config import PolicyConfig
 from doppler.policies.arrays.kernel import BLOCK, linear, make_scratch, means_along
+from doppler.problem import Problem
 from doppler.programs.random_dag import random_dag
 from doppler.topology import read_topology
 
@@ -24,7 +25,7 @@ SMALL = PolicyConfig(width=8, rounds=2)
 
 def instance_of(vertices: int = 50, seed: int = 0, machine: str = "p100x4") -> Instance:
     graph = random_dag(vertices=vertices, depth=min(6, vertices), seed=seed)
-    return make_instance(graph, read_topology(machine))
+    return make_instance(Problem(graph, read_topology(machine)))
 
 
 def same(one: Weights, other: Weights) -> bool:
@@ -67,7 +68,7 @@ def test_vertices_that_look_the_same_have_the_same_score() -> None:
         transfer_s=[0.5] * size,
     )
     weights = array_policy(PolicyConfig(width=10, rounds=3)).on(
-        make_instance(graph, read_topology("p100x4"))
+        make_instance(Problem(graph, read_topology("p100x4")))
     )
     assert len(np.unique(weights.score)) == 2
     assert len(np.unique(weights.vertex, axis=0)) == 2
@@ -94,7 +95,7 @@ def test_graphs_without_edges(kinds: list[str]) -> None:
         edge_tensor=[],
         edge_reader=[],
     )
-    instance = make_instance(graph, read_topology("p100x4"))
+    instance = make_instance(Problem(graph, read_topology("p100x4")))
     weights = array_policy(SMALL).on(instance)
     assert weights.score.shape == (instance.num_vertices,)
     assert all(np.isfinite(array).all() for array in weights)
@@ -146,7 +147,7 @@ def test_nothing_needs_torch(tmp_path: Path) -> None:
     )
     assert ran.returncode == 0, ran.stderr
     graph, topology = random_dag(vertices=20, depth=4, seed=0), read_topology("p100x4")
-    placed = DopplerPlacer(array_policy(SMALL)).place(graph, topology)
+    placed = DopplerPlacer(array_policy(SMALL)).place(Problem(graph, topology))
     devices, hint = ran.stdout.splitlines()
     assert devices == str(placed.devices.tolist())
     assert "[torch]" in hint

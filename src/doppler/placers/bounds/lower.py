@@ -1,6 +1,5 @@
 """Lower bounds: seconds that no assignment of a graph on a topology can go below."""
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,10 +8,11 @@ import numpy as np
 from doppler.assignment import Assignment
 from doppler.base.arrays import FloatArray, rows
 from doppler.base.notebook import html_table, number
-from doppler.cost import Costs, DefaultCostModel
+from doppler.cost import CostModel
 from doppler.graph.graph import Graph
 from doppler.placers.bounds.memory import allowed, may_run_out, split_s
-from doppler.resolve import as_graph, as_topology
+from doppler.problem import Problem
+from doppler.resolve import as_problem
 from doppler.topology.topology import Topology
 
 MAX_LP_ROWS = 2000  # distinct vertices up to which the linear program is solved
@@ -47,50 +47,47 @@ class LowerBounds:
         return max(self.path_s, self.work_s, self.window_s, self.host_s, self.memory_s)
 
 
-def lower_bounds(graph: Graph | str | Path, topology: Topology | str | Path) -> LowerBounds:
+def lower_bounds(
+    graph: Graph | str | Path,
+    topology: Topology | str | Path,
+    *,
+    cost_model: CostModel | None = None,
+) -> LowerBounds:
     """Lower bounds on the makespan of `graph` on `topology` under any assignment.
 
     Each may be given as the path of its file, and the topology as the name of a preset.
+    `cost_model` prices the graph, instead of the default one.
     """
-    graph, topology = as_graph(graph), as_topology(topology)
-    costs = DefaultCostModel().costs(graph, topology)
-    assigned = graph.assigned
+    return bounds_of(as_problem(graph, topology, cost_model))
+
+
+def bounds_of(problem: Problem) -> LowerBounds:
+    """Lower bounds on the makespan of any assignment of a problem."""
+    assigned = problem.graph.assigned
     if not len(assigned):
+        _ = problem.costs  # an error where there are none
         return LowerBounds(0.0, 0.0, 0.0, 0.0)
-    table = np.array(costs.exec_s)
-    plain = _Bounds(graph, topology, table)
+    plain = _Bounds(problem, problem.costs.exec_s)
+    dispatch_s = problem.topology.host.dispatch_s
     return LowerBounds(
         path_s=plain.path_s(),
         work_s=plain.work_s(),
         window_s=plain.window_s(),
         # The last exec to be started has waited for all the others to be dispatched.
-        host_s=float(len(assigned) * topology.host.dispatch_s + plain.fastest[assigned].min()),
-        memory_s=_memory_s(graph, topology, costs, plain),
+        host_s=float(len(assigned) * dispatch_s + plain.fastest[assigned].min()),
+        memory_s=_memory_s(problem, plain),
     )
 
 
-def problem_digest(graph: Graph, topology: Topology) -> str:
-    """`sha256:…` of all that a makespan depends on: the graph, the machine and every cost."""
-    costs = DefaultCostModel().costs(graph, topology)
-    arrays = [costs.exec_s, costs.fixed_s, costs.latency_s, costs.s_per_byte, topology.route]
-    arrays += [np.array([d.memory_bytes for d in topology.devices]), graph.tensor_bytes]
-    sizes = [(d.slots for d in topology.devices), (link.lanes for link in topology.links)]
-    sha = hashlib.sha256(f"{graph.digest()} {topology.host} {[[*s] for s in sizes]}".encode())
-    for array in arrays:
-        sha.update(np.ascontiguousarray(array).tobytes() + b"\1")
-    return f"sha256:{sha.hexdigest()}"
-
-
-def proven_bound_s(graph: Graph, topology: Topology, assignment: Assignment | None = None) -> float:
-    """The best lower bound known: `lower_bounds`, or a stronger one that the assignment carries.
+def proven_bound_s(problem: Problem, assignment: Assignment | None = None) -> float:
+    """The best lower bound known: `bounds_of`, or a stronger one that the assignment carries.
 
     One that was proven for another graph, machine or costs does not count.
     """
-    bound_s = lower_bounds(graph, topology).best_s
+    bound_s = bounds_of(problem).best_s
     if assignment is None or assignment.bound_s <= bound_s:
         return bound_s
-    holds = assignment.problem == problem_digest(graph, topology)
-    return assignment.bound_s if holds else bound_s
+    return assignment.bound_s if assignment.problem == problem.digest() else bound_s
 
 
 def gap(makespan_s: float, bound_s: float) -> float:
@@ -106,8 +103,9 @@ def is_optimal(makespan_s: float, bound_s: float) -> bool:
 class _Bounds:
     """Bounds that follow from a table of exec seconds; infinity is where a vertex cannot run."""
 
-    def __init__(self, graph: Graph, topology: Topology, exec_s: FloatArray) -> None:
+    def __init__(self, problem: Problem, exec_s: FloatArray) -> None:
         """`exec_s` is (V, D)."""
+        graph, topology = problem.graph, problem.topology
         self.assigned, self.topology = graph.assigned, topology
         self.table = exec_s[graph.assigned]
         self.fastest: FloatArray = exec_s.min(axis=1)
@@ -140,17 +138,16 @@ class _Bounds:
         return best
 
 
-def _memory_s(graph: Graph, topology: Topology, costs: Costs, plain: _Bounds) -> float:
+def _memory_s(problem: Problem, plain: _Bounds) -> float:
     """The best bound that memory gives: see `bounds.memory`; 0 where it gives none."""
-    if not may_run_out(graph, topology):
+    if not may_run_out(problem):
         return 0.0
     found, best = plain, 0.0
-    fits = allowed(graph, topology)
+    fits = allowed(problem)
     if not fits.all():
-        found = _Bounds(graph, topology, np.where(fits, costs.exec_s, np.inf))
+        found = _Bounds(problem, np.where(fits, problem.costs.exec_s, np.inf))
         best = max(found.path_s(), found.work_s(), found.window_s())
-    moved_s = split_s(graph, topology, costs, found.begin, found.tail, found.fastest)
-    return max(best, moved_s)
+    return max(best, split_s(problem, found.begin, found.tail, found.fastest))
 
 
 def _earliest_begins(graph: Graph, topology: Topology, fastest_s: FloatArray) -> FloatArray:

@@ -10,65 +10,37 @@ makes, on its device; and what was made before a vertex and is needed after it, 
 import numpy as np
 
 from doppler.base.arrays import BoolArray, FloatArray, rows
-from doppler.cost import Costs
 from doppler.graph.graph import Graph
-from doppler.topology.topology import Topology
+from doppler.problem import Problem
 
 MAX_VERTICES = 2000  # up to which `split_s` looks at who comes before whom: a square table
 
 
-def memories(topology: Topology) -> FloatArray:
-    """(D,) bytes each device can hold."""
-    return np.array([device.memory_bytes for device in topology.devices], np.float64)
-
-
-def produced_bytes(graph: Graph) -> FloatArray:
-    """(T,) whole bytes of each tensor, 0 for those of inputs, which do not count."""
-    whole = np.ceil(graph.tensor_bytes)
-    return np.where(graph.is_input[graph.tensor_producer], 0.0, whole)
-
-
-def may_run_out(graph: Graph, topology: Topology) -> bool:
+def may_run_out(problem: Problem) -> bool:
     """Whether some device cannot hold all tensors at once, so that memory may matter."""
-    return bool(produced_bytes(graph).sum() > memories(topology).min())
+    return bool(problem.produced_bytes.sum() > problem.memory_bytes.min())
 
 
-def working_bytes(graph: Graph) -> FloatArray:
-    """(V,) bytes on a vertex's device while it runs: all that it reads and makes."""
-    whole, size = produced_bytes(graph), graph.num_vertices
-    made = np.bincount(graph.tensor_producer, whole, minlength=size)
-    read = np.bincount(graph.edge_reader, whole[graph.edge_tensor], minlength=size)
-    total: FloatArray = np.where(graph.is_input, 0.0, made + read)
-    return total
-
-
-def runs_nowhere(graph: Graph, topology: Topology) -> int | None:
+def runs_nowhere(problem: Problem) -> int | None:
     """A vertex whose working bytes no device holds, the largest; None if there is none."""
-    need = working_bytes(graph)
-    if not len(need) or need.max() <= memories(topology).max():
+    need = problem.working_bytes
+    if not len(need) or need.max() <= problem.memory_bytes.max():
         return None
     return int(np.argmax(need))
 
 
-def allowed(graph: Graph, topology: Topology) -> BoolArray:
+def allowed(problem: Problem) -> BoolArray:
     """(V, D) whether a vertex can run on a device: the device holds its working bytes.
 
     One that can run nowhere is allowed everywhere: then no assignment can run, and bounds on
     those that do may be anything.
     """
-    fits: BoolArray = working_bytes(graph)[:, None] <= memories(topology)
+    fits: BoolArray = problem.working_bytes[:, None] <= problem.memory_bytes
     fits[~fits.any(axis=1)] = True
     return fits
 
 
-def split_s(
-    graph: Graph,
-    topology: Topology,
-    costs: Costs,
-    begin: FloatArray,
-    tail: FloatArray,
-    fastest: FloatArray,
-) -> float:
+def split_s(problem: Problem, begin: FloatArray, tail: FloatArray, fastest: FloatArray) -> float:
     """Seconds that every run takes that has to move a tensor for lack of memory; 0 if none has to.
 
     `begin` (V,) are seconds before which a vertex cannot begin, `tail` (V,) seconds from its begin
@@ -86,15 +58,14 @@ def split_s(
 
     Which edge that is depends on the assignment: the least of them all bounds every one.
     """
+    graph, topology = problem.graph, problem.topology
     if topology.num_devices == 1 or graph.num_vertices > MAX_VERTICES:
         return 0.0
     before = _ancestors(graph)
-    crowded = np.flatnonzero(_live_bytes(graph, before) > memories(topology).max())
-    made = ~graph.is_input[graph.tensor_producer[graph.edge_tensor]]
-    tensor, b = graph.edge_tensor[made], graph.edge_reader[made]
-    a = graph.tensor_producer[tensor]
+    crowded = np.flatnonzero(_live_bytes(problem, before) > problem.memory_bytes.max())
+    a, tensor, b = problem.edges.producer, problem.edges.tensor, problem.edges.reader
     seen_s = topology.host.completion_s + topology.host.dispatch_s
-    move_s = 2 * seen_s + _least_transfer_s(graph, topology, costs)
+    move_s = 2 * seen_s + _least_transfer_s(problem)
     through_s = begin[a] + fastest[a] + move_s[tensor] + tail[b]
     best = 0.0
     np.fill_diagonal(before, True)
@@ -119,9 +90,9 @@ def _ancestors(graph: Graph) -> BoolArray:
     return before
 
 
-def _live_bytes(graph: Graph, before: BoolArray) -> FloatArray:
+def _live_bytes(problem: Problem, before: BoolArray) -> FloatArray:
     """(V,) bytes that are in the memory of some device when a vertex starts."""
-    whole, live = produced_bytes(graph), working_bytes(graph)
+    graph, whole, live = problem.graph, problem.produced_bytes, problem.working_bytes.copy()
     readers, producer = rows(graph.reader_ptr, graph.reader), graph.tensor_producer.tolist()
     for tensor in np.flatnonzero(whole).tolist():
         after = readers[tensor]
@@ -132,10 +103,8 @@ def _live_bytes(graph: Graph, before: BoolArray) -> FloatArray:
     return live
 
 
-def _least_transfer_s(graph: Graph, topology: Topology, costs: Costs) -> FloatArray:
+def _least_transfer_s(problem: Problem) -> FloatArray:
     """(T,) seconds to move each tensor over the link that is best for it."""
-    links = np.unique(topology.route[topology.route >= 0])
-    latency_s, s_per_byte = costs.latency_s[links], costs.s_per_byte[links]
-    table = latency_s[None, :] + graph.tensor_bytes[:, None] * s_per_byte[None, :]
-    least: FloatArray = costs.fixed_s + table.min(axis=1)
+    route = problem.topology.route
+    least: FloatArray = problem.transfer_s[:, np.unique(route[route >= 0])].min(axis=1)
     return least

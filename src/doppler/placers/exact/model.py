@@ -13,6 +13,7 @@ from doppler.base.arrays import IntArray, rows
 from doppler.cost import Costs
 from doppler.errors import Interrupted
 from doppler.graph.graph import Graph
+from doppler.problem import Problem
 from doppler.topology.topology import Topology
 from doppler.trace import Trace
 
@@ -41,26 +42,24 @@ class Units:
         return self.completion + self.dispatch
 
 
-def whole_units(graph: Graph, topology: Topology, costs: Costs, horizon_s: float) -> Units:
+def whole_units(problem: Problem, horizon_s: float) -> Units:
     """The durations in units of about `horizon_s / RESOLUTION`, or coarser where that is exact."""
-    transfer_s = np.zeros((graph.num_tensors, topology.num_links))
-    transfer_s += costs.fixed_s[:, None] + costs.latency_s[None, :]
-    transfer_s += graph.tensor_bytes[:, None] * costs.s_per_byte[None, :]
     fine_s = ldexp(1.0, max(frexp(horizon_s / RESOLUTION)[1], -1000))
     longest = int(horizon_s / fine_s) + 1
-    host_s = np.array([topology.host.dispatch_s, topology.host.completion_s])
+    host = problem.topology.host
+    host_s = np.array([host.dispatch_s, host.completion_s])
     parts = [
         np.minimum(np.floor(np.minimum(seconds, 2 * horizon_s) / fine_s), longest).astype(np.int64)
-        for seconds in (costs.exec_s, transfer_s, host_s)
+        for seconds in (problem.costs.exec_s, problem.transfer_s, host_s)
     ]
     # Whole seconds, say, have a common divisor: the smaller the numbers, the easier the search.
     used = {n for part in parts for n in np.unique(part).tolist() if n < longest}
     scale = max(gcd(*used), 1) if used else 1
     horizon = int(horizon_s / fine_s) // scale
-    execs, transfers, host = (
+    execs, transfers, hosts = (
         np.where(part < longest, part // scale, horizon + 1) for part in parts
     )
-    return Units(fine_s * scale, horizon, execs, transfers, int(host[0]), int(host[1]))
+    return Units(fine_s * scale, horizon, execs, transfers, int(hosts[0]), int(hosts[1]))
 
 
 def alike(topology: Topology, costs: Costs) -> list[list[int]]:

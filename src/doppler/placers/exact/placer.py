@@ -12,11 +12,9 @@ import numpy as np
 
 from doppler.assignment import Assignment
 from doppler.base.arrays import IntArray, frozen, rows
-from doppler.cost import Costs, DefaultCostModel
 from doppler.errors import ConfigError, MissingExtraError
-from doppler.graph.graph import Graph
 from doppler.placers.base import Shown, assign
-from doppler.placers.bounds.lower import ROUNDING, lower_bounds
+from doppler.placers.bounds.lower import ROUNDING, bounds_of
 from doppler.placers.exact.model import (
     Schedule,
     ScheduleModel,
@@ -27,10 +25,10 @@ from doppler.placers.exact.model import (
 )
 from doppler.placers.lists.critical_path import CriticalPathPlacer
 from doppler.placers.solution import Answer
+from doppler.problem import Problem
 from doppler.sim.config import SimConfig
 from doppler.sim.simulator import Simulator
 from doppler.tasks import enumerate_tasks
-from doppler.topology.topology import Topology
 
 MIN_WORKERS = 8  # the solver's strategies differ by thread; fewer do worse, even on two cores
 STEPS_PER_SECOND = 0.15  # of the solver's deterministic clock, roughly; 0.1 to 0.7 were seen
@@ -64,48 +62,49 @@ class ExactPlacer(Shown):
     """
 
     name = "cp-sat"
+    searches = True
 
     def __init__(self, seconds: float = 5.0, *, repeatable: bool = True) -> None:
-        """`repeatable`: about `seconds` by a clock that counts the solver's steps, one thread."""
+        """`repeatable`: about `seconds` by a clock that counts the solver's steps, one thread.
+
+        A budget given to `place` is one of real seconds, on all cores.
+        """
         _check_seconds(seconds)
         self.seconds, self.repeatable = float(seconds), repeatable
 
-    @classmethod
-    def with_budget(cls, seconds: float) -> "ExactPlacer":
-        """One that takes at most so many seconds, on all cores."""
-        return cls(seconds, repeatable=False)
-
-    def place(self, graph: Graph, topology: Topology, *, seed: int = 0) -> Assignment:
+    def place(
+        self, problem: Problem, *, seed: int = 0, budget_s: float | None = None
+    ) -> Assignment:
         """The devices of the schedule, and its order."""
-        return self.answer(graph, topology, seed=seed).assignment
+        return self.answer(problem, seed=seed, budget_s=budget_s).assignment
 
     def answer(
-        self, graph: Graph, topology: Topology, *, seed: int = 0, first: Assignment | None = None
+        self,
+        problem: Problem,
+        *,
+        seed: int = 0,
+        budget_s: float | None = None,
+        first: Assignment | None = None,
     ) -> Answer:
         """The assignment and the best bound; it starts from `first`, or the critical path's."""
-        first = _first(graph, topology, seed, first)
-        limits = _limits(self.seconds, seed, None)
-        if self.repeatable:
+        graph, first = problem.graph, _first(problem, seed, first)
+        limits = _limits(budget_s or self.seconds, seed, None)
+        if self.repeatable and budget_s is None:
             limits = _repeatable_limits(self.seconds, seed)
-        result, schedules = _solve(graph, topology, first, limits)
+        result, schedules = _solve(problem, first, limits)
         found = [(s.devices, s.order(graph)) for s in reversed(schedules)]
         assignments = [
-            assign(self, graph, topology, devices, order=order)
+            assign(self, problem, devices, order=order)
             for devices, order in [*found, (first.devices, first.order)]
         ]
-        makespans = Simulator(topology).makespans(graph, assignments)
+        makespans = Simulator(problem).makespans(graph, assignments)
         best = assignments[int(np.argmin(makespans))]
-        bound_s = max(result.bound_s, lower_bounds(graph, topology).best_s)
+        bound_s = max(result.bound_s, bounds_of(problem).best_s)
         return Answer(best, self.name, bound_s, result.interrupted)
 
 
 def solve_exactly(
-    graph: Graph,
-    topology: Topology,
-    *,
-    seconds: float = 60.0,
-    seed: int = 0,
-    workers: int | None = None,
+    problem: Problem, *, seconds: float = 60.0, seed: int = 0, workers: int | None = None
 ) -> ExactResult:
     """The shortest static schedule found in `seconds`, and a lower bound for all of them.
 
@@ -121,8 +120,7 @@ def solve_exactly(
     _check_seconds(seconds)
     if workers is not None and workers < 1:
         raise ConfigError(f"workers is {workers}, must be at least 1")
-    first = _first(graph, topology, seed)
-    return _solve(graph, topology, first, _limits(seconds, seed, workers))[0]
+    return _solve(problem, _first(problem, seed), _limits(seconds, seed, workers))[0]
 
 
 def _check_seconds(seconds: float) -> None:
@@ -147,50 +145,48 @@ def _repeatable_limits(seconds: float, seed: int) -> dict[str, Any]:
     }
 
 
-def _first(
-    graph: Graph, topology: Topology, seed: int, given: Assignment | None = None
-) -> Assignment:
+def _first(problem: Problem, seed: int, given: Assignment | None = None) -> Assignment:
     """The assignment to start from: the given one, or the critical path's."""
     try:
         import ortools  # noqa: F401
     except ImportError:
         raise MissingExtraError("ortools", "placer `cp-sat`", extra="solvers") from None
+    graph = problem.graph
     if len(graph.assigned) > MAX_VERTICES:
         raise ConfigError(
             f"graph `{graph.name}` has {len(graph.assigned)} vertices to assign, "
             f"too many for an exact solution: at most {MAX_VERTICES}",
             hint="use another placer, such as critical-path",
         )
-    return given or CriticalPathPlacer().place(graph, topology, seed=seed)
+    return given or CriticalPathPlacer().place(problem, seed=seed)
 
 
 def _solve(
-    graph: Graph, topology: Topology, first: Assignment, parameters: dict[str, Any]
+    problem: Problem, first: Assignment, parameters: dict[str, Any]
 ) -> tuple[ExactResult, list[Schedule]]:
     """The best schedule the solver finds within its limits, and those before it."""
     began = perf_counter()
-    costs = DefaultCostModel().costs(graph, topology)
-    order = first.order
+    graph, topology, order = problem.graph, problem.topology, first.order
     if order is None:
         order = graph.topological_order[~graph.is_input[graph.topological_order]]
-    runtime = Simulator(topology, SimConfig(limit_memory=False))
+    runtime = Simulator(problem, SimConfig(limit_memory=False))
     first_s = runtime.run(graph, first).makespan_s
     devices, static_s, bound_s, proven = first.devices, first_s, 0.0, first_s == 0
     schedules: list[Schedule] = []
     interrupted = False
     if not proven:
-        classes = alike(topology, costs)
+        classes = alike(topology, problem.costs)
         trace = runtime.run(graph, Assignment(first_come(first.devices, order, classes)))
-        units = whole_units(graph, topology, costs, trace.makespan_s)
+        units = whole_units(problem, trace.makespan_s)
         model = ScheduleModel(graph, topology, units, classes, order)
         model.start_from(trace)
         schedules, bound = model.solve(parameters)
         bound_s, interrupted = bound * units.unit_s, model.interrupted
         if schedules:
             devices, order = schedules[-1].devices, schedules[-1].order(graph)
-            static_s = _length_s(graph, topology, costs, units, schedules[-1])
+            static_s = _length_s(problem, units, schedules[-1])
         proven = static_s <= bound_s * (1 + ROUNDING)
-    makespan_s = float(Simulator(topology).makespans(graph, devices.reshape(1, -1))[0])
+    makespan_s = float(Simulator(problem).makespans(graph, devices.reshape(1, -1))[0])
     result = ExactResult(
         devices=frozen(devices),
         order=frozen(order),
@@ -204,14 +200,13 @@ def _solve(
     return result, schedules
 
 
-def _length_s(
-    graph: Graph, topology: Topology, costs: Costs, units: Units, schedule: Schedule
-) -> float:
+def _length_s(problem: Problem, units: Units, schedule: Schedule) -> float:
     """The length of the schedule with its durations not rounded.
 
     Tasks begin in the order of the schedule, each as soon as its inputs are seen and a slot or
     lane is free.
     """
+    graph, topology = problem.graph, problem.topology
     devices, host = schedule.devices.tolist(), topology.host
     producer, inputs = graph.tensor_producer.tolist(), graph.is_input.tolist()
     reads = rows(graph.read_ptr, graph.read_tensor)
@@ -229,29 +224,29 @@ def _length_s(
             heapreplace(room, begin_s + duration_s)
         return begin_s + duration_s
 
-    for vertex, tensor, target, link in _by_start(graph, topology, units, schedule):
+    for vertex, tensor, target, link in _by_start(problem, units, schedule):
         d = devices[vertex]
         if tensor < 0:
             needs = [t for t in reads[vertex] if not inputs[producer[t]]]
-            end_s = run(needs, d, slots[d], float(costs.exec_s[vertex, d]))
+            end_s = run(needs, d, slots[d], float(problem.costs.exec_s[vertex, d]))
             seen_s.update(
                 dict.fromkeys(((t, d) for t in outputs[vertex]), end_s + host.completion_s)
             )
         else:
-            end_s = run([tensor], d, lanes[link], costs.transfer_s(graph, tensor, link))
+            end_s = run([tensor], d, lanes[link], float(problem.transfer_s[tensor, link]))
             seen_s[tensor, target] = end_s + host.completion_s
         length_s = max(length_s, end_s)
     return length_s
 
 
 def _by_start(
-    graph: Graph, topology: Topology, units: Units, schedule: Schedule
+    problem: Problem, units: Units, schedule: Schedule
 ) -> list[tuple[int, int, int, int]]:
     """(vertex, -1, -1, -1) of execs and (producer, tensor, target, link) of transfers, by start."""
-    start, end = schedule.start, schedule.end
+    graph, start, end = problem.graph, schedule.start, schedule.end
     rank = {v: 2 * i for i, v in enumerate(graph.topological_order.tolist())}
     found = [((at, end[v], rank[v]), (v, -1, -1, -1)) for v, at in start.items()]
-    tasks = enumerate_tasks(graph, topology, schedule.devices)
+    tasks = enumerate_tasks(graph, problem.topology, schedule.devices)
     columns = (tasks.tensor.tolist(), tasks.target.tolist(), tasks.link.tolist())
     for tensor, target, link in zip(*columns, strict=True):
         p = int(graph.tensor_producer[tensor])

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import zip_longest
@@ -15,7 +14,6 @@ import numpy as np
 from doppler.assignment import Assignment
 from doppler.base.arrays import FloatArray, IntArray, unboxed
 from doppler.errors import ConfigError, Interrupted, MissingExtraError
-from doppler.graph.graph import Graph
 from doppler.mdp.instance import Instance, make_instance
 from doppler.mdp.parts import islands, nested_parts, on_part
 from doppler.mdp.rollout import GREEDY, Roller, Sampling
@@ -25,8 +23,8 @@ from doppler.policies.arrays.acting import play
 from doppler.policies.arrays.checkpoint import read_policy, shipped_policy
 from doppler.policies.arrays.config import PolicyConfig
 from doppler.policies.arrays.policy import ArrayPolicy, from_torch, shapes_of
+from doppler.problem import Problem
 from doppler.sim.simulator import Simulator
-from doppler.topology.topology import Topology
 
 if TYPE_CHECKING:
     from doppler.mdp.kernel import Weights
@@ -71,6 +69,7 @@ class DopplerPlacer(Shown):
     """
 
     name = "doppler"
+    searches = True
 
     def __init__(
         self,
@@ -100,23 +99,10 @@ class DopplerPlacer(Shown):
         self.samples, self.seconds = unboxed(samples), unboxed(seconds)
 
     @classmethod
-    def from_path(cls, path: str | Path, *, seconds: float | None = None) -> "DopplerPlacer":
+    def from_path(cls, path: str | Path) -> "DopplerPlacer":
         """One with the policy of a training run, or of a checkpoint."""
         file = Path(path)
-        return cls(read_policy(file / POLICY_FILE if file.is_dir() else file), seconds=seconds)
-
-    @classmethod
-    def with_budget(cls, seconds: float) -> "DopplerPlacer":
-        """One with the policy that comes with the package, sampled for at most so many seconds."""
-        return cls(seconds=seconds)
-
-    def within(self, seconds: float | None) -> "DopplerPlacer":
-        """The same, sampled for at most so many seconds where it has no limit of its own."""
-        if seconds is None or self.seconds is not None:
-            return self
-        limited = copy(self)
-        limited.seconds = seconds
-        return limited
+        return cls(read_policy(file / POLICY_FILE if file.is_dir() else file))
 
     @property
     def policy(self) -> "DualPolicy":
@@ -129,15 +115,17 @@ class DopplerPlacer(Shown):
             self._policy = to_torch(self.arrays)
         return self._policy
 
-    def place(self, graph: Graph, topology: Topology, *, seed: int = 0) -> Assignment:
+    def place(
+        self, problem: Problem, *, seed: int = 0, budget_s: float | None = None
+    ) -> Assignment:
         """The best assignment by simulated makespan."""
-        instance = make_instance(graph, topology)
-        devices, order, makespans = self.propose(instance, seed=seed)
+        instance = make_instance(problem)
+        devices, order, makespans = self.propose(instance, seed=seed, budget_s=budget_s)
         best = int(np.argmin(makespans))
         return instance.assignment(devices[best], order[best], self.name)
 
     def propose(
-        self, instance: Instance, *, seed: int = 0
+        self, instance: Instance, *, seed: int = 0, budget_s: float | None = None
     ) -> tuple[IntArray, IntArray, FloatArray]:
         """(K, n) devices and orders of all assignments that were made, and their (K,) makespans.
 
@@ -146,7 +134,7 @@ class DopplerPlacer(Shown):
         were made.
         """
         warm_up()
-        began = monotonic()
+        began, limit_s = monotonic(), self.seconds if budget_s is None else budget_s
         threads = len(cores()) or 1
         parts = [_Part(self.arrays, instance, kept, threads) for kept in _parts(instance)]
         found: list[_Made] = []
@@ -154,7 +142,7 @@ class DopplerPlacer(Shown):
         with ThreadPoolExecutor(threads) as pool:
             try:
                 for number, batch in enumerate(self._batches(instance, len(parts))):
-                    late = self.seconds is not None and monotonic() - began > self.seconds
+                    late = limit_s is not None and monotonic() - began > limit_s
                     if found and late:
                         break
                     if batch.again:
@@ -238,7 +226,7 @@ def warm_up() -> None:
     """
     config = PolicyConfig(width=2, rounds=1)
     zeros = {name: np.zeros(shape, np.float32) for name, shape in shapes_of(config).items()}
-    instance = make_instance(*pair())
+    instance = make_instance(pair())
     part = _Part(ArrayPolicy(config, zeros), instance, np.arange(instance.num_devices), 1)
     seeds, rng = np.zeros(1, np.int64), np.random.default_rng(0)
     rethinking = Rethinking(instance)
@@ -269,7 +257,7 @@ class _Part:
         self, policy: ArrayPolicy, instance: Instance, devices: IntArray, threads: int
     ) -> None:
         self.policy, self.whole, self.devices, self.threads = policy, instance, devices, threads
-        self.graph, self.simulator = instance.graph, Simulator(instance.topology)
+        self.graph, self.simulator = instance.graph, Simulator(instance.problem)
 
     @cached_property
     def instance(self) -> Instance:

@@ -51,7 +51,7 @@ class Rethinking:
     def __init__(self, instance: Instance) -> None:
         self.instance = instance
         self.elites: list[Elite] = []  # the best first, no two as good
-        self._simulator = Simulator(instance.topology)
+        self._simulator = Simulator(instance.problem)
 
     def add(self, devices: IntArray, order: IntArray, makespans: FloatArray) -> None:
         """Remember the best of (B, n) assignments."""

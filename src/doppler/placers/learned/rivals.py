@@ -9,12 +9,11 @@ import numpy as np
 from doppler.assignment import Assignment
 from doppler.base.arrays import FloatArray, IntArray, unboxed
 from doppler.errors import CheckpointError, ConfigError, Interrupted, MissingExtraError
-from doppler.graph.graph import Graph
 from doppler.mdp.instance import Instance, make_instance
 from doppler.placers.base import Shown, assign
 from doppler.placers.learned.doppler import BATCH, POLICY_FILE
+from doppler.problem import Problem
 from doppler.sim.simulator import Simulator
-from doppler.topology.topology import Topology
 
 if TYPE_CHECKING:
     from doppler.policies.rivals.base import BaselinePolicy
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 class LearnedPlacer(Shown):
     """The best of one greedy and so many sampled assignments of a baseline, in simulation."""
 
+    searches = True
     kind: ClassVar[str] = ""  # of policies it takes; any if empty
 
     def __init__(
@@ -35,7 +35,7 @@ class LearnedPlacer(Shown):
         self.name: str = policy.kind
 
     @classmethod
-    def from_path(cls, path: str | Path, *, seconds: float | None = None) -> Self:
+    def from_path(cls, path: str | Path) -> Self:
         """One with the policy of a training run, or of a checkpoint."""
         try:
             from doppler.policies.checkpoint import load_any
@@ -48,31 +48,34 @@ class LearnedPlacer(Shown):
                 f"`{path}` holds a policy of kind `{policy.kind}`, not `{cls.kind}`",
                 hint=f"its placer is `{policy.kind}:{path}`",
             )
-        return cls(policy, seconds=seconds)  # type: ignore[arg-type]
+        return cls(policy)  # type: ignore[arg-type]
 
-    def place(self, graph: Graph, topology: Topology, *, seed: int = 0) -> Assignment:
+    def place(
+        self, problem: Problem, *, seed: int = 0, budget_s: float | None = None
+    ) -> Assignment:
         """The best assignment by simulated makespan."""
-        instance = make_instance(graph, topology)
+        instance = make_instance(problem)
         if not instance.num_vertices:
-            return assign(self, graph, topology, np.full(graph.num_vertices, -1))
-        devices, order, makespans = self.propose(instance, seed=seed)
+            return assign(self, problem, np.full(problem.graph.num_vertices, -1))
+        devices, order, makespans = self.propose(instance, seed=seed, budget_s=budget_s)
         best = int(np.argmin(makespans))
         return instance.assignment(devices[best], order[best], self.name)
 
     def propose(
-        self, instance: Instance, *, seed: int = 0
+        self, instance: Instance, *, seed: int = 0, budget_s: float | None = None
     ) -> tuple[IntArray, IntArray, FloatArray]:
         """(K, n) devices and orders of all assignments that were made, and their (K,) makespans.
 
         The greedy one is the first. Ctrl-C ends it after those that were made.
         """
-        began, simulator = monotonic(), Simulator(instance.topology)
+        began, simulator = monotonic(), Simulator(instance.problem)
+        limit_s = self.seconds if budget_s is None else budget_s
         view = self.policy.seen(instance)
         sizes = [min(BATCH, self.samples - at) for at in range(0, self.samples, BATCH)]
         found: list[tuple[IntArray, IntArray, FloatArray]] = []
         try:
             for number, size in enumerate([0, *sizes]):
-                late = self.seconds is not None and monotonic() - began > self.seconds
+                late = limit_s is not None and monotonic() - began > limit_s
                 if found and late:
                     break
                 lot = int(np.random.default_rng([seed, number]).integers(2**62))

@@ -8,13 +8,11 @@ import numpy as np
 from doppler.assignment import Assignment
 from doppler.base.arrays import FloatArray, IntArray
 from doppler.base.progress import track
-from doppler.cost import Costs, DefaultCostModel
 from doppler.errors import ConfigError
-from doppler.graph.graph import Graph
-from doppler.placers.base import Shown, assign, cores
+from doppler.placers.base import Shown, assign, cores, refuse_budget
 from doppler.placers.lists.rules import RankRule, Schedule, flatten, run
+from doppler.problem import Problem
 from doppler.sim.simulator import Simulator
-from doppler.topology.topology import Topology
 
 
 class CriticalPathPlacer(Shown):
@@ -33,24 +31,26 @@ class CriticalPathPlacer(Shown):
             raise ConfigError(f"runs is {runs}, must be at least 1")
         self.runs = runs
 
-    def place(self, graph: Graph, topology: Topology, *, seed: int = 0) -> Assignment:
+    def place(
+        self, problem: Problem, *, seed: int = 0, budget_s: float | None = None
+    ) -> Assignment:
         """The best of `runs` list schedules by simulated makespan."""
-        costs = DefaultCostModel().costs(graph, topology)
-        problem, simulator = flatten(graph, topology, costs), Simulator(topology)
-        rank, no_bias_s = urgency(graph, topology, costs), np.zeros(costs.exec_s.shape)
+        refuse_budget(self, budget_s, "it makes as many assignments as `runs` says")
+        graph, arrays, simulator = problem.graph, flatten(problem), Simulator(problem)
+        rank, no_bias_s = urgency(problem), np.zeros(arrays.exec_s.shape)
         rng = np.random.default_rng(seed)
 
         def plan(drawn: Drawn) -> Schedule:
-            return run(problem, random_ties(rank, no_bias_s, drawn))
+            return run(arrays, random_ties(rank, no_bias_s, drawn))
 
         # The compiled loop runs without Python's lock, as does sorting.
         with ThreadPoolExecutor(len(cores()) or None) as pool:
             plans = [pool.submit(plan, draw(rng, len(rank))) for _ in range(self.runs)]
-            simulator.problem(graph)  # made ready in the meantime
+            simulator.arrays(graph)  # made ready in the meantime
             found = [plan.result() for plan in track(plans, "critical path")]
         makespans = simulator.makespans(graph, np.array([f.devices for f in found]))
         best = found[int(np.argmin(makespans))]
-        return assign(self, graph, topology, best.devices, order=best.order)
+        return assign(self, problem, best.devices, order=best.order)
 
 
 class Drawn(NamedTuple):
@@ -65,9 +65,9 @@ def draw(rng: np.random.Generator, size: int) -> Drawn:
     return Drawn(rng.permutation(size), rng.random(size))
 
 
-def urgency(graph: Graph, topology: Topology, costs: Costs) -> IntArray:
+def urgency(problem: Problem) -> IntArray:
     """(V,) 0 for the longest path to an exit by mean seconds, 1 for the next length, and so on."""
-    length_s = costs.bottom_levels(graph, topology).length_s
+    length_s = problem.bottom_levels.length_s
     return np.unique(-length_s, return_inverse=True)[1].astype(np.int64)
 
 

@@ -6,11 +6,11 @@ import numpy as np
 
 from doppler.assignment import Assignment
 from doppler.base.arrays import FloatArray, IntArray, rows
-from doppler.cost import Costs, DefaultCostModel
 from doppler.graph.graph import Graph
 from doppler.graph.levels import depths
-from doppler.placers.base import Shown, assign
-from doppler.topology.topology import Topology
+from doppler.placers.base import Shown, assign, refuse_budget
+from doppler.placers.lists.trivial import ONE_RULE
+from doppler.problem import Problem
 
 MAX_ROWS = 256  # vertices assigned at once: the method is cubic in them
 
@@ -27,30 +27,30 @@ class EnumerativePlacer(Shown):
 
     name = "enumerative"
 
-    def place(self, graph: Graph, topology: Topology, *, seed: int = 0) -> Assignment:
+    def place(
+        self, problem: Problem, *, seed: int = 0, budget_s: float | None = None
+    ) -> Assignment:
         """The assignment of Alg. 4; the seed does not matter."""
-        costs = DefaultCostModel().costs(graph, topology)
-        network = NetworkTimes(graph, topology, costs)
+        refuse_budget(self, budget_s, ONE_RULE)
+        graph, network = problem.graph, NetworkTimes(problem)
         devices = np.full(graph.num_vertices, -1, np.int64)
         for group in groups(graph):
             for begin in range(0, len(group), MAX_ROWS):
                 vertices = group[begin : begin + MAX_ROWS]
                 devices[vertices] = best_assignment(network.table(vertices, devices))
-        return assign(self, graph, topology, devices)
+        return assign(self, problem, devices)
 
 
 class NetworkTimes:
     """getNetworkTime of Alg. 4: seconds to bring a vertex's inputs to each device."""
 
-    def __init__(self, graph: Graph, topology: Topology, costs: Costs) -> None:
+    def __init__(self, problem: Problem) -> None:
+        graph, costs = problem.graph, problem.costs
         self._reads = rows(graph.read_ptr, graph.read_tensor)
         self._producer = graph.tensor_producer.tolist()
         self._fixed, self._bytes = costs.fixed_s.tolist(), graph.tensor_bytes.tolist()
-        away, link = topology.route >= 0, np.maximum(topology.route, 0)
-        pad = np.zeros(1) if not topology.num_links else None
-        latency, slope = (c if pad is None else pad for c in (costs.latency_s, costs.s_per_byte))
-        self._away = away.astype(np.float64)
-        self._latency, self._slope = latency[link] * away, slope[link] * away
+        self._away = (problem.topology.route >= 0).astype(np.float64)
+        self._latency, self._slope = problem.latency_s, problem.s_per_byte
 
     def table(self, vertices: IntArray, devices: IntArray) -> FloatArray:
         """(len(vertices), D) seconds, given where the producers are; inputs are everywhere."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from doppler.base.arrays import BoolArray, FloatArray, IntArray
 from doppler.placers.lists.kernel import State, compiled, inlined, put
-from doppler.placers.lists.rules import Problem
+from doppler.placers.lists.rules import PlanArrays
 
 
 class Choice(NamedTuple):
@@ -36,7 +36,7 @@ class Heaps(NamedTuple):
     last: IntArray  # (S,) vertex placed last, or -1
 
 
-def make_heaps(p: Problem) -> Heaps:
+def make_heaps(p: PlanArrays) -> Heaps:
     """Working memory of `place_greedily`."""
     vertices, devices = p.exec_s.shape
     return Heaps(
@@ -50,7 +50,7 @@ def make_heaps(p: Problem) -> Heaps:
 
 
 @compiled
-def place_greedily(p: Problem, c: Choice, by_finish: bool, s: State, h: Heaps) -> int:
+def place_greedily(p: PlanArrays, c: Choice, by_finish: bool, s: State, h: Heaps) -> int:
     """Follow a `GreedyRule`; returns how many vertices were placed."""
     count, num_devices = 0, p.exec_s.shape[1]
     for v in range(len(s.missing)):
@@ -97,7 +97,7 @@ def precedes(c: Choice, v: int, d: int, other: int, other_device: int) -> bool:
 
 
 @inlined
-def first_slot(p: Problem, s: State, d: int) -> int:
+def first_slot(p: PlanArrays, s: State, d: int) -> int:
     """The slot of a device that is free first."""
     first = p.slot_ptr[d]
     for slot in range(first + 1, p.slot_ptr[d + 1]):
@@ -107,14 +107,14 @@ def first_slot(p: Problem, s: State, d: int) -> int:
 
 
 @inlined
-def begin_on(p: Problem, s: State, v: int, d: int) -> float:
+def begin_on(p: PlanArrays, s: State, v: int, d: int) -> float:
     """When a ready vertex can begin on a device."""
     return max(s.slot_free_s[first_slot(p, s, d)], s.arrival_s[v, d])
 
 
 @inlined
 def propose(
-    p: Problem, c: Choice, by_finish: bool, s: State, h: Heaps, d: int
+    p: PlanArrays, c: Choice, by_finish: bool, s: State, h: Heaps, d: int
 ) -> tuple[int, float]:
     """A device's first vertex and its value; -1 if it has room for none."""
     slot = first_slot(p, s, d)
@@ -154,7 +154,7 @@ def is_everywhere(s: State, v: int, at_s: float) -> bool:
 
 @inlined
 def settle(
-    p: Problem, c: Choice, by_finish: bool, s: State, h: Heaps, d: int, free_s: float
+    p: PlanArrays, c: Choice, by_finish: bool, s: State, h: Heaps, d: int, free_s: float
 ) -> None:
     """Leave at the top of a device's heaps only vertices that belong there and have room."""
     while h.size[2 * d] > 0:
@@ -185,14 +185,14 @@ def give_up(c: Choice, by_finish: bool, s: State, h: Heaps, v: int) -> None:
 
 
 @inlined
-def has_room(p: Problem, c: Choice, h: Heaps, v: int, d: int) -> bool:
+def has_room(p: PlanArrays, c: Choice, h: Heaps, v: int, d: int) -> bool:
     """Whether what a vertex adds to a device fits there."""
     free_bytes = c.memory_bytes[d] - h.used_bytes[d]
     return p.most_bytes[v] <= free_bytes or need_bytes(p, h, v, d) <= free_bytes
 
 
 @inlined
-def need_bytes(p: Problem, h: Heaps, v: int, d: int) -> float:
+def need_bytes(p: PlanArrays, h: Heaps, v: int, d: int) -> float:
     """What a vertex adds to a device: its outputs, and copies of what is not yet there."""
     need = p.most_bytes[v]
     for i in range(p.read_ptr[v], p.read_ptr[v + 1]):
@@ -202,7 +202,7 @@ def need_bytes(p: Problem, h: Heaps, v: int, d: int) -> float:
 
 
 @inlined
-def roomiest(p: Problem, c: Choice, h: Heaps, v: int) -> int:
+def roomiest(p: PlanArrays, c: Choice, h: Heaps, v: int) -> int:
     """The device that has most room left with v on it."""
     best, most = 0, -np.inf
     for d in range(len(h.used_bytes)):
@@ -213,7 +213,7 @@ def roomiest(p: Problem, c: Choice, h: Heaps, v: int) -> int:
 
 
 @inlined
-def take(p: Problem, s: State, h: Heaps, v: int, d: int) -> None:
+def take(p: PlanArrays, s: State, h: Heaps, v: int, d: int) -> None:
     """Occupy the memory that a vertex needs on a device."""
     h.used_bytes[d] += need_bytes(p, h, v, d)
     for i in range(p.read_ptr[v], p.read_ptr[v + 1]):

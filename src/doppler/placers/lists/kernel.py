@@ -10,7 +10,7 @@ import numpy as np
 
 from doppler.base.arrays import FloatArray, IntArray
 from doppler.base.jit import njit
-from doppler.placers.lists.rules import Problem
+from doppler.placers.lists.rules import PlanArrays
 
 # As in `doppler.sim.kernel`: nothing here allocates, so there are no references to count.
 _OPTIONS: Any = {"nogil": True, "_nrt": False}
@@ -40,7 +40,7 @@ class Queue(NamedTuple):
     num_gaps: IntArray  # (S,)
 
 
-def make_state(p: Problem) -> State:
+def make_state(p: PlanArrays) -> State:
     """Nothing placed."""
     vertices, devices = p.exec_s.shape
     return State(
@@ -54,7 +54,7 @@ def make_state(p: Problem) -> State:
     )
 
 
-def make_queue(p: Problem, window: int, max_gaps: int) -> Queue:
+def make_queue(p: PlanArrays, window: int, max_gaps: int) -> Queue:
     """Working memory of `place_by_rank`."""
     vertices, slots = len(p.num_reads), int(p.slot_ptr[-1])
     return Queue(
@@ -68,7 +68,7 @@ def make_queue(p: Problem, window: int, max_gaps: int) -> Queue:
 
 @compiled
 def place_by_rank(
-    p: Problem, sequence: IntArray, bias_s: FloatArray, draws: FloatArray, s: State, q: Queue
+    p: PlanArrays, sequence: IntArray, bias_s: FloatArray, draws: FloatArray, s: State, q: Queue
 ) -> int:
     """Follow a `RankRule`; returns how many vertices were placed."""
     count, in_window, in_heap = 0, 0, 0
@@ -145,7 +145,7 @@ def pop_place(heap: IntArray, size: int) -> int:
 
 @inlined
 def latest(
-    p: Problem, sequence: IntArray, bias_s: FloatArray, s: State, q: Queue, in_window: int
+    p: PlanArrays, sequence: IntArray, bias_s: FloatArray, s: State, q: Queue, in_window: int
 ) -> int:
     """Where in the window the vertex is whose best score is largest."""
     chosen, largest_s = 0, -1.0
@@ -159,7 +159,7 @@ def latest(
 
 
 @inlined
-def best_device(p: Problem, bias_s: FloatArray, drawn: float, s: State, q: Queue, v: int) -> int:
+def best_device(p: PlanArrays, bias_s: FloatArray, drawn: float, s: State, q: Queue, v: int) -> int:
     """The device with the least score; of several, the drawn one."""
     best_s, ties, device = np.inf, 0, 0
     for d in range(p.exec_s.shape[1]):
@@ -177,7 +177,7 @@ def best_device(p: Problem, bias_s: FloatArray, drawn: float, s: State, q: Queue
 
 
 @inlined
-def earliest(p: Problem, s: State, q: Queue, v: int, d: int) -> tuple[float, int, int]:
+def earliest(p: PlanArrays, s: State, q: Queue, v: int, d: int) -> tuple[float, int, int]:
     """When v can begin on d, on which slot, and in which of its gaps; -1 behind them all."""
     best_s, best_slot, best_gap = np.inf, 0, -1
     arrival_s, exec_s = s.arrival_s[v, d], p.exec_s[v, d]
@@ -233,7 +233,7 @@ def insert_gap(q: Queue, slot: int, at: int, begin_s: float, end_s: float) -> No
 
 
 @inlined
-def put(p: Problem, s: State, v: int, d: int, begin_s: float) -> None:
+def put(p: PlanArrays, s: State, v: int, d: int, begin_s: float) -> None:
     """Place v on d, and tell its readers when its outputs arrive where."""
     end_s = begin_s + p.exec_s[v, d]
     s.devices[v], s.begin_s[v], s.end_s[v] = d, begin_s, end_s
@@ -248,7 +248,7 @@ def put(p: Problem, s: State, v: int, d: int, begin_s: float) -> None:
 
 @compiled
 def fill_optimistic(
-    p: Problem, topological_order: IntArray, move_s: FloatArray, table: FloatArray
+    p: PlanArrays, topological_order: IntArray, move_s: FloatArray, table: FloatArray
 ) -> None:
     """Fill PEFT's (V, D) optimistic cost table, from the exits."""
     for i in range(len(topological_order) - 1, -1, -1):

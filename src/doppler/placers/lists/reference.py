@@ -7,13 +7,13 @@ from math import inf
 
 import numpy as np
 
-from doppler.placers.lists.rules import GreedyRule, Problem, RankRule, Schedule
+from doppler.placers.lists.rules import GreedyRule, PlanArrays, RankRule, Schedule
 
 
 class _Plan:
     """What has been placed, and when the rest could begin."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: PlanArrays) -> None:
         self.p = problem
         self.num_vertices, self.num_devices = problem.exec_s.shape
         self.reads: list[list[tuple[int, int]]] = [[] for _ in range(self.num_vertices)]
@@ -68,7 +68,7 @@ class _Plan:
 class _RankPlan(_Plan):
     """A plan with gaps that vertices may be inserted into."""
 
-    def __init__(self, problem: Problem, rule: RankRule) -> None:
+    def __init__(self, problem: PlanArrays, rule: RankRule) -> None:
         super().__init__(problem)
         self.rule = rule
         self.gaps: list[list[tuple[float, float]]] = [[] for _ in self.free_s]
@@ -105,7 +105,7 @@ class _RankPlan(_Plan):
             del gaps[0]
 
 
-def place_by_rank(problem: Problem, rule: RankRule) -> Schedule:
+def place_by_rank(problem: PlanArrays, rule: RankRule) -> Schedule:
     """The schedule that follows from a `RankRule`."""
     plan = _RankPlan(problem, rule)
     place_of = {v: i for i, v in enumerate(rule.sequence.tolist())}
@@ -118,7 +118,7 @@ def place_by_rank(problem: Problem, rule: RankRule) -> Schedule:
 class _GreedyPlan(_Plan):
     """A plan that counts memory and knows who was last on a slot."""
 
-    def __init__(self, problem: Problem, rule: GreedyRule) -> None:
+    def __init__(self, problem: PlanArrays, rule: GreedyRule) -> None:
         super().__init__(problem)
         self.rule = rule
         self.last = [-1] * len(self.free_s)
@@ -163,7 +163,7 @@ class _GreedyPlan(_Plan):
         return mine if mine and mine[0] <= value else (value, *first[1:])
 
 
-def place_greedily(problem: Problem, rule: GreedyRule) -> Schedule:
+def place_greedily(problem: PlanArrays, rule: GreedyRule) -> Schedule:
     """The schedule that follows from a `GreedyRule`."""
     plan = _GreedyPlan(problem, rule)
     while ready := plan.ready():

@@ -2,7 +2,7 @@
 
 Two kinds of rule cover the classical list schedulers. A `RankRule` takes ready vertices in a
 fixed order of priority; a `GreedyRule` takes the best of all pairs of a ready vertex and a
-device, which changes as devices fill up. Both work on the same `Problem` and make a `Schedule`.
+device, which changes as devices fill up. Both work on the same `PlanArrays` and make a `Schedule`.
 
 The schedule is a plan, not a simulation: every slot of a device is a timeline, a tensor arrives
 `transfer_s` after its producer ends whatever else is moved, and the host costs nothing.
@@ -14,15 +14,13 @@ from typing import NamedTuple
 import numpy as np
 
 from doppler.base.arrays import FloatArray, IntArray
-from doppler.cost import Costs
-from doppler.graph.graph import Graph
-from doppler.topology.topology import Topology
+from doppler.problem import Problem
 
 MAX_GAPS = 64  # idle gaps kept per slot, the latest; so placing a vertex never scans them all
 
 
-class Problem(NamedTuple):
-    """A graph on a topology, flattened. F edges: those from vertices that are not inputs."""
+class PlanArrays(NamedTuple):
+    """A problem, flattened for list schedulers. F edges: those of `Problem.edges`."""
 
     num_reads: IntArray  # (V,) tensors read, those of inputs left out; -1 for inputs
     edge_ptr: IntArray  # (V+1,) edges that leave a vertex
@@ -90,51 +88,37 @@ class Schedule:
         return float(self.end_s.max(initial=0.0))
 
 
-def flatten(graph: Graph, topology: Topology, costs: Costs) -> Problem:
-    """The arrays of a graph on a topology that list schedulers work on."""
-    produced = ~graph.is_input[graph.tensor_producer]  # (T,)
-    kept = produced[graph.edge_tensor]
-    tensor, reader = graph.edge_tensor[kept], graph.edge_reader[kept]
-    by_producer = np.argsort(graph.tensor_producer[tensor], kind="stable")
-    size = graph.num_vertices
-    leaving = np.bincount(graph.tensor_producer[tensor], minlength=size)
-    num_reads = np.bincount(reader, minlength=size)
-    whole = np.where(produced, np.ceil(graph.tensor_bytes), 0.0)
-    outputs = np.bincount(graph.tensor_producer, whole, minlength=size)
-    read = np.bincount(reader, whole[tensor], minlength=size)
-    local = topology.route < 0
-    return Problem(
-        num_reads=np.where(graph.is_input, -1, num_reads),
-        edge_ptr=np.concatenate([[0], np.cumsum(leaving)]),
-        edge_tensor=tensor[by_producer],
-        edge_reader=reader[by_producer],
+def flatten(problem: Problem) -> PlanArrays:
+    """The arrays of a problem that list schedulers work on; writable, as kernels expect them."""
+    graph, costs, edges = problem.graph, problem.costs, problem.edges
+    return PlanArrays(
+        num_reads=np.where(graph.is_input, -1, problem.num_reads),
+        edge_ptr=edges.ptr.copy(),
+        edge_tensor=edges.tensor.copy(),
+        edge_reader=edges.reader.copy(),
         read_ptr=graph.read_ptr.copy(),
         read_tensor=graph.read_tensor.copy(),
-        whole_bytes=whole,
-        most_bytes=np.add(outputs, read, dtype=np.float64),
+        whole_bytes=problem.produced_bytes.copy(),
+        most_bytes=problem.working_bytes.copy(),
         exec_s=costs.exec_s.copy(),
         fixed_s=costs.fixed_s.copy(),
         tensor_bytes=graph.tensor_bytes.copy(),
-        latency_s=np.where(local, 0.0, _by_pair(costs.latency_s, topology.route)),
-        s_per_byte=np.where(local, 0.0, _by_pair(costs.s_per_byte, topology.route)),
-        slot_ptr=np.cumsum([0, *(d.slots for d in topology.devices)]),
+        latency_s=problem.latency_s.copy(),
+        s_per_byte=problem.s_per_byte.copy(),
+        slot_ptr=problem.slot_ptr.copy(),
     )
 
 
-def run(problem: Problem, rule: RankRule | GreedyRule) -> Schedule:
+def run(arrays: PlanArrays, rule: RankRule | GreedyRule) -> Schedule:
     """The schedule that follows from a rule, by the compiled loops."""
     from doppler.placers.lists.greedy_kernel import Choice, make_heaps, place_greedily
     from doppler.placers.lists.kernel import make_queue, make_state, place_by_rank
 
-    state = make_state(problem)
+    state = make_state(arrays)
     if isinstance(rule, RankRule):
-        queue = make_queue(problem, rule.window, rule.max_gaps)
-        count = place_by_rank(problem, rule.sequence, rule.bias_s, rule.draws, state, queue)
+        queue = make_queue(arrays, rule.window, rule.max_gaps)
+        count = place_by_rank(arrays, rule.sequence, rule.bias_s, rule.draws, state, queue)
     else:
         choice = Choice(rule.tie, rule.memory_bytes, rule.favourite, rule.awake_s)
-        count = place_greedily(problem, choice, rule.by_finish, state, make_heaps(problem))
+        count = place_greedily(arrays, choice, rule.by_finish, state, make_heaps(arrays))
     return Schedule(state.devices, state.order[:count], state.begin_s, state.end_s)
-
-
-def _by_pair(per_link: FloatArray, route: IntArray) -> FloatArray:
-    return per_link[np.maximum(route, 0)] if len(per_link) else np.zeros(route.shape)

@@ -1,6 +1,6 @@
 """The classical list schedulers, each a rule: which ready vertex goes next, and where.
 
-All plan with the costs of `DefaultCostModel`; averages are over devices and pairs of devices.
+All plan with the costs of the problem; averages are over devices and pairs of devices.
 Ties go to the lowest number unless said otherwise. `lists.rules` says what a plan leaves out.
 """
 
@@ -10,12 +10,9 @@ import numpy as np
 
 from doppler.assignment import Assignment
 from doppler.base.arrays import FloatArray, IntArray, frozen
-from doppler.cost import Costs, DefaultCostModel
 from doppler.errors import ConfigError
-from doppler.graph.graph import Graph
 from doppler.graph.levels import bottom_levels
-from doppler.placers.base import Shown, assign
-from doppler.placers.bounds.memory import memories
+from doppler.placers.base import Shown, assign, refuse_budget
 from doppler.placers.lists.rules import (
     MAX_GAPS,
     GreedyRule,
@@ -24,7 +21,8 @@ from doppler.placers.lists.rules import (
     flatten,
     run,
 )
-from doppler.topology.topology import Topology
+from doppler.placers.lists.trivial import ONE_RULE
+from doppler.problem import Problem
 
 WINDOW = 64  # ready vertices that max-min looks at
 
@@ -35,18 +33,20 @@ class ListPlacer(Shown, ABC):
     name = ""
 
     @abstractmethod
-    def rule(self, graph: Graph, topology: Topology, costs: Costs) -> RankRule | GreedyRule:
+    def rule(self, problem: Problem) -> RankRule | GreedyRule:
         """Which vertex goes next, and where."""
 
-    def schedule(self, graph: Graph, topology: Topology) -> Schedule:
+    def schedule(self, problem: Problem) -> Schedule:
         """When and where each vertex is planned."""
-        costs = DefaultCostModel().costs(graph, topology)
-        return run(flatten(graph, topology, costs), self.rule(graph, topology, costs))
+        return run(flatten(problem), self.rule(problem))
 
-    def place(self, graph: Graph, topology: Topology, *, seed: int = 0) -> Assignment:
+    def place(
+        self, problem: Problem, *, seed: int = 0, budget_s: float | None = None
+    ) -> Assignment:
         """The devices of the schedule, in the order in which vertices were placed."""
-        schedule = self.schedule(graph, topology)
-        return assign(self, graph, topology, schedule.devices, order=schedule.order)
+        refuse_budget(self, budget_s, ONE_RULE)
+        schedule = self.schedule(problem)
+        return assign(self, problem, schedule.devices, order=schedule.order)
 
 
 class HeftPlacer(ListPlacer):
@@ -60,9 +60,9 @@ class HeftPlacer(ListPlacer):
 
     name = "heft"
 
-    def rule(self, graph: Graph, topology: Topology, costs: Costs) -> RankRule:
+    def rule(self, problem: Problem) -> RankRule:
         """Upward rank; earliest finish with insertion."""
-        return by_rank(costs.bottom_levels(graph, topology).length_s, costs.exec_s)
+        return by_rank(problem.bottom_levels.length_s, problem.costs.exec_s)
 
 
 class CpopPlacer(ListPlacer):
@@ -75,17 +75,17 @@ class CpopPlacer(ListPlacer):
 
     name = "cpop"
 
-    def rule(self, graph: Graph, topology: Topology, costs: Costs) -> RankRule:
+    def rule(self, problem: Problem) -> RankRule:
         """Length of the longest path through a vertex; earliest finish, but for critical ones."""
-        bottom = costs.bottom_levels(graph, topology)
-        through = costs.top_levels(graph, topology).length_s + bottom.length_s
-        bias_s = np.array(costs.exec_s)
+        graph, exec_s, bottom = problem.graph, problem.costs.exec_s, problem.bottom_levels
+        through = problem.top_levels.length_s + bottom.length_s
+        bias_s = np.array(exec_s)
         if len(graph.assigned):
             start = int(np.argmax(np.where(graph.is_input, -1.0, bottom.length_s)))
             path = bottom.path(start)
-            fastest = int(np.argmin(costs.exec_s[path].sum(axis=0)))
+            fastest = int(np.argmin(exec_s[path].sum(axis=0)))
             bias_s[path] = np.inf
-            bias_s[path, fastest] = costs.exec_s[path, fastest]
+            bias_s[path, fastest] = exec_s[path, fastest]
         return by_rank(through, bias_s)
 
 
@@ -101,10 +101,10 @@ class PeftPlacer(ListPlacer):
 
     name = "peft"
 
-    def rule(self, graph: Graph, topology: Topology, costs: Costs) -> RankRule:
+    def rule(self, problem: Problem) -> RankRule:
         """Mean optimistic cost; earliest finish plus optimistic cost, with insertion."""
-        table = optimistic_s(graph, topology, costs)
-        return by_rank(table.mean(axis=1), costs.exec_s + table)
+        table = optimistic_s(problem)
+        return by_rank(table.mean(axis=1), problem.costs.exec_s + table)
 
 
 class MaxMinPlacer(ListPlacer):
@@ -123,10 +123,10 @@ class MaxMinPlacer(ListPlacer):
             raise ConfigError(f"window is {window}, must be at least 1")
         self.window = window
 
-    def rule(self, graph: Graph, topology: Topology, costs: Costs) -> RankRule:
+    def rule(self, problem: Problem) -> RankRule:
         """Latest of the earliest finishes, without insertion."""
-        fastest_s = costs.exec_s.min(axis=1)
-        return by_rank(fastest_s, costs.exec_s, window=self.window, max_gaps=0)
+        exec_s = problem.costs.exec_s
+        return by_rank(exec_s.min(axis=1), exec_s, window=self.window, max_gaps=0)
 
 
 class MinMinPlacer(ListPlacer):
@@ -138,9 +138,9 @@ class MinMinPlacer(ListPlacer):
 
     name = "min-min"
 
-    def rule(self, graph: Graph, topology: Topology, costs: Costs) -> GreedyRule:
+    def rule(self, problem: Problem) -> GreedyRule:
         """Least finish, then least exec."""
-        return greedy(topology, costs.exec_s, by_finish=True)
+        return greedy(problem.costs.exec_s, by_finish=True)
 
 
 class EtfPlacer(ListPlacer):
@@ -153,9 +153,9 @@ class EtfPlacer(ListPlacer):
 
     name = "etf"
 
-    def rule(self, graph: Graph, topology: Topology, costs: Costs) -> GreedyRule:
+    def rule(self, problem: Problem) -> GreedyRule:
         """Least begin, then largest static level."""
-        return greedy(topology, static_levels(graph, topology, costs))
+        return greedy(static_levels(problem))
 
 
 class MemoryEtfPlacer(ListPlacer):
@@ -169,10 +169,10 @@ class MemoryEtfPlacer(ListPlacer):
 
     name = "m-etf"
 
-    def rule(self, graph: Graph, topology: Topology, costs: Costs) -> GreedyRule:
+    def rule(self, problem: Problem) -> GreedyRule:
         """Least begin among those with room, then largest static level."""
-        levels = static_levels(graph, topology, costs)
-        return greedy(topology, levels, memory_bytes=memories(topology))
+        memory_bytes = np.array(problem.memory_bytes)
+        return greedy(static_levels(problem), memory_bytes=memory_bytes)
 
 
 class MemorySctPlacer(ListPlacer):
@@ -188,13 +188,12 @@ class MemorySctPlacer(ListPlacer):
 
     name = "m-sct"
 
-    def rule(self, graph: Graph, topology: Topology, costs: Costs) -> GreedyRule:
+    def rule(self, problem: Problem) -> GreedyRule:
         """Least begin among those with room, favourites first."""
-        favourite, awake_s = favourites(graph, topology, costs)
+        favourite, awake_s = favourites(problem)
         return greedy(
-            topology,
-            static_levels(graph, topology, costs),
-            memory_bytes=memories(topology),
+            static_levels(problem),
+            memory_bytes=np.array(problem.memory_bytes),
             favourite=favourite,
             awake_s=awake_s,
         )
@@ -209,7 +208,6 @@ def by_rank(
 
 
 def greedy(
-    topology: Topology,
     tie: FloatArray,
     *,
     by_finish: bool = False,
@@ -222,19 +220,20 @@ def greedy(
     return GreedyRule(
         np.array(tie),
         by_finish,
-        np.full(topology.num_devices, np.inf) if memory_bytes is None else memory_bytes,
+        np.full(tie.shape[1], np.inf) if memory_bytes is None else memory_bytes,
         np.full(size, -1) if favourite is None else favourite,
         np.zeros(size) if awake_s is None else awake_s,
     )
 
 
-def static_levels(graph: Graph, topology: Topology, costs: Costs) -> FloatArray:
+def static_levels(problem: Problem) -> FloatArray:
     """(V, D) minus the longest path to an exit by mean exec seconds, transfers left out."""
-    levels = bottom_levels(graph, costs.mean_exec_s(), np.zeros(graph.num_tensors))
-    return np.repeat(-levels.length_s[:, None], topology.num_devices, axis=1)
+    no_transfer_s = np.zeros(problem.graph.num_tensors)
+    levels = bottom_levels(problem.graph, problem.mean_exec_s, no_transfer_s)
+    return np.repeat(-levels.length_s[:, None], problem.topology.num_devices, axis=1)
 
 
-def optimistic_s(graph: Graph, topology: Topology, costs: Costs) -> FloatArray:
+def optimistic_s(problem: Problem) -> FloatArray:
     """(V, D) PEFT's optimistic cost table; 0 at exits.
 
     `table[v, d] = max over readers r of min over devices e of
@@ -242,22 +241,22 @@ def optimistic_s(graph: Graph, topology: Topology, costs: Costs) -> FloatArray:
     """
     from doppler.placers.lists.kernel import fill_optimistic
 
-    table = np.zeros_like(costs.exec_s)
-    move_s = np.array(costs.mean_transfer_s(graph, topology))
-    fill_optimistic(flatten(graph, topology, costs), graph.topological_order, move_s, table)
+    table = np.zeros_like(problem.costs.exec_s)
+    move_s = np.array(problem.mean_transfer_s)
+    fill_optimistic(flatten(problem), problem.graph.topological_order, move_s, table)
     return frozen(table)
 
 
-def favourites(graph: Graph, topology: Topology, costs: Costs) -> tuple[IntArray, FloatArray]:
+def favourites(problem: Problem) -> tuple[IntArray, FloatArray]:
     """(V,) the favourite reader of each vertex or -1, and (V,) seconds to move what it reads.
 
     Edges by falling length of the longest path that begins with them; an edge is taken if its
     producer has no favourite yet and its reader is none.
     """
-    move_s = costs.mean_transfer_s(graph, topology)
-    length_s = costs.bottom_levels(graph, topology).length_s
+    graph, move_s = problem.graph, problem.mean_transfer_s
+    length_s = problem.bottom_levels.length_s
     producer = graph.tensor_producer[graph.edge_tensor]
-    path_s = costs.mean_exec_s()[producer] + move_s[graph.edge_tensor] + length_s[graph.edge_reader]
+    path_s = problem.mean_exec_s[producer] + move_s[graph.edge_tensor] + length_s[graph.edge_reader]
     edges = np.argsort(-path_s, kind="stable")
     edges = edges[~graph.is_input[producer[edges]]]
     favourite, awake_s = [-1] * graph.num_vertices, [0.0] * graph.num_vertices

@@ -3,10 +3,10 @@
 import numpy as np
 
 from doppler.assignment import Assignment
-from doppler.cost import DefaultCostModel
-from doppler.graph.graph import Graph
-from doppler.placers.base import Shown, assign
-from doppler.topology.topology import Topology
+from doppler.placers.base import Shown, assign, refuse_budget
+from doppler.problem import Problem
+
+ONE_RULE = "it makes one assignment by a fixed rule"
 
 
 class SinglePlacer(Shown):
@@ -14,11 +14,13 @@ class SinglePlacer(Shown):
 
     name = "single"
 
-    def place(self, graph: Graph, topology: Topology, *, seed: int = 0) -> Assignment:
+    def place(
+        self, problem: Problem, *, seed: int = 0, budget_s: float | None = None
+    ) -> Assignment:
         """All vertices on the device with the least exec seconds in all."""
-        costs = DefaultCostModel().costs(graph, topology)
-        fastest = int(np.argmin(costs.exec_s.sum(axis=0)))
-        return assign(self, graph, topology, np.full(graph.num_vertices, fastest))
+        refuse_budget(self, budget_s, ONE_RULE)
+        fastest = int(np.argmin(problem.costs.exec_s.sum(axis=0)))
+        return assign(self, problem, np.full(problem.graph.num_vertices, fastest))
 
 
 class RoundRobinPlacer(Shown):
@@ -26,12 +28,16 @@ class RoundRobinPlacer(Shown):
 
     name = "round-robin"
 
-    def place(self, graph: Graph, topology: Topology, *, seed: int = 0) -> Assignment:
+    def place(
+        self, problem: Problem, *, seed: int = 0, budget_s: float | None = None
+    ) -> Assignment:
         """The i-th vertex in topological order on device i modulo the number of devices."""
+        refuse_budget(self, budget_s, ONE_RULE)
+        graph = problem.graph
         order = graph.topological_order[~graph.is_input[graph.topological_order]]
         devices = np.zeros(graph.num_vertices, np.int64)
-        devices[order] = np.arange(len(order)) % topology.num_devices
-        return assign(self, graph, topology, devices, order=order)
+        devices[order] = np.arange(len(order)) % problem.topology.num_devices
+        return assign(self, problem, devices, order=order)
 
 
 class RandomPlacer(Shown):
@@ -39,8 +45,11 @@ class RandomPlacer(Shown):
 
     name = "random"
 
-    def place(self, graph: Graph, topology: Topology, *, seed: int = 0) -> Assignment:
+    def place(
+        self, problem: Problem, *, seed: int = 0, budget_s: float | None = None
+    ) -> Assignment:
         """Independent and uniform, from the seed."""
+        refuse_budget(self, budget_s, ONE_RULE)
         rng = np.random.default_rng(seed)
-        devices = rng.integers(topology.num_devices, size=graph.num_vertices)
-        return assign(self, graph, topology, devices)
+        devices = rng.integers(problem.topology.num_devices, size=problem.graph.num_vertices)
+        return assign(self, problem, devices)

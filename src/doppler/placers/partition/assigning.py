@@ -14,12 +14,11 @@ import numpy as np
 from doppler.assignment import Assignment
 from doppler.base.arrays import FloatArray, IntArray
 from doppler.base.progress import track
-from doppler.cost import Costs, DefaultCostModel
 from doppler.errors import ConfigError
 from doppler.graph.graph import Graph
-from doppler.placers.base import Placer, assign
+from doppler.placers.base import Placer, assign, refuse_budget
+from doppler.problem import Problem
 from doppler.sim.simulator import Simulator
-from doppler.topology.topology import Topology
 
 IMBALANCES = (0.03, 0.1, 0.3)  # by how much a part may exceed its share
 TOTAL = 2**26  # what the weights add up to; partitioners compute in 32 bits
@@ -41,15 +40,16 @@ Cut = Callable[[Weighted, FloatArray, float, int], IntArray]
 
 
 def place_parts(
-    placer: Placer, graph: Graph, topology: Topology, cut: Cut, *, tries: int, seed: int
+    placer: Placer, problem: Problem, cut: Cut, *, tries: int, seed: int, budget_s: float | None
 ) -> Assignment:
     """The best assignment, in simulation, of those made from `tries` cuts of each kind."""
-    costs = DefaultCostModel().costs(graph, topology)
+    refuse_budget(placer, budget_s, "it makes as many cuts as `tries` says")
+    graph, topology = problem.graph, problem.topology
     assigned, rng = graph.assigned, np.random.default_rng(seed)
     devices = np.full(graph.num_vertices, -1)
     if not len(assigned):
-        return assign(placer, graph, topology, devices)
-    weighted, speed = weigh(graph, topology, costs), device_speeds(graph, topology, costs)
+        return assign(placer, problem, devices)
+    weighted, speed = weigh(problem), device_speeds(problem)
     fastest = np.argsort(-speed, kind="stable")
     largest = min(topology.num_devices, len(assigned))
     counts = [largest >> n for n in range(largest.bit_length())]
@@ -60,10 +60,10 @@ def place_parts(
     for k, imbalance in track(kinds, placer.name):
         share = speed[fastest[:k]] / speed[fastest[:k]].sum()
         devices[assigned] = cut(weighted, share, imbalance, int(rng.integers(2**31)))
-        found.append(lay_out(graph, topology, costs, devices, fastest))
+        found.append(lay_out(problem, devices, fastest))
     table = np.unique(np.array(found), axis=0)
-    makespans = Simulator(topology).makespans(graph, table)
-    return assign(placer, graph, topology, table[int(np.argmin(makespans))])
+    makespans = Simulator(problem).makespans(graph, table)
+    return assign(placer, problem, table[int(np.argmin(makespans))])
 
 
 def check_tries(tries: int) -> int:
@@ -73,22 +73,22 @@ def check_tries(tries: int) -> int:
     return tries
 
 
-def weigh(graph: Graph, topology: Topology, costs: Costs) -> Weighted:
+def weigh(problem: Problem) -> Weighted:
     """Vertices weighted by mean exec seconds, tensors by mean transfer seconds.
 
     Tensors of inputs are ready everywhere and bind nothing; nor do tensors that nobody reads.
     """
+    graph = problem.graph
     number = np.cumsum(~graph.is_input) - 1
-    kept = np.flatnonzero(~graph.is_input[graph.tensor_producer] & (np.diff(graph.reader_ptr) > 0))
+    kept = np.flatnonzero(problem.is_produced & (np.diff(graph.reader_ptr) > 0))
     new = np.full(graph.num_tensors, -1)
     new[kept] = np.arange(len(kept))
     edges = new[graph.edge_tensor] >= 0
     tensor = np.concatenate([np.arange(len(kept)), new[graph.edge_tensor[edges]]])
     vertex = np.concatenate([graph.tensor_producer[kept], graph.edge_reader[edges]])
-    transfer_s = costs.mean_transfer_s(graph, topology)[kept]
     return Weighted(
-        vertex_weight=_whole(costs.mean_exec_s()[graph.assigned]),
-        tensor_weight=np.maximum(_whole(transfer_s), 1),
+        vertex_weight=_whole(problem.mean_exec_s[graph.assigned]),
+        tensor_weight=np.maximum(_whole(problem.mean_transfer_s[kept]), 1),
         tensor=tensor,
         vertex=number[vertex],
     )
@@ -103,10 +103,9 @@ def _whole(weights: FloatArray) -> IntArray:
     return whole
 
 
-def device_speeds(graph: Graph, topology: Topology, costs: Costs) -> FloatArray:
+def device_speeds(problem: Problem) -> FloatArray:
     """(D,) how much of the graph each device does per second, relative to the fastest."""
-    total_s = costs.exec_s.sum(axis=0)
-    slots = np.array([device.slots for device in topology.devices], np.float64)
+    total_s, slots = problem.costs.exec_s.sum(axis=0), problem.slots.astype(np.float64)
     if total_s.max() == 0:
         return slots
     speed = slots / np.maximum(total_s, total_s.max() * 1e-3)
@@ -114,27 +113,22 @@ def device_speeds(graph: Graph, topology: Topology, costs: Costs) -> FloatArray:
     return relative
 
 
-def lay_out(
-    graph: Graph, topology: Topology, costs: Costs, parts: IntArray, devices: IntArray
-) -> IntArray:
+def lay_out(problem: Problem, parts: IntArray, devices: IntArray) -> IntArray:
     """(V,) a device for each vertex: part i starts on `devices[i]`, then parts trade places.
 
     Two parts trade as long as that lowers the estimate: the longest work of a device plus the
     seconds of all transfers, shared by all devices.
     """
-    size, slots = topology.num_devices, np.array([d.slots for d in topology.devices])
+    graph, costs, size = problem.graph, problem.costs, problem.topology.num_devices
     assigned = graph.assigned
     load = np.zeros((size, size))  # part × device
-    np.add.at(load, parts[assigned], costs.exec_s[assigned] / slots)
+    np.add.at(load, parts[assigned], costs.exec_s[assigned] / problem.slots)
     source, target, tensor = _traffic(graph, parts, size)
     moves, moved, fixed = np.zeros((3, size, size))
     np.add.at(moves, (source, target), 1.0)
     np.add.at(moved, (source, target), graph.tensor_bytes[tensor])
     np.add.at(fixed, (source, target), costs.fixed_s[tensor])
-    latency, slope = (
-        np.where(topology.route < 0, 0.0, np.append(column, 0.0)[topology.route])
-        for column in (costs.latency_s, costs.s_per_byte)
-    )
+    latency, slope = problem.latency_s, problem.s_per_byte
 
     def estimate(on: IntArray) -> float:
         pairs = np.ix_(on, on)

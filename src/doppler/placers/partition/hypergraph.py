@@ -8,10 +8,9 @@ import numpy as np
 from doppler.assignment import Assignment
 from doppler.base.arrays import FloatArray, IntArray, csr, rows
 from doppler.errors import MissingExtraError
-from doppler.graph.graph import Graph
 from doppler.placers.base import Shown
 from doppler.placers.partition.assigning import Weighted, check_tries, place_parts
-from doppler.topology.topology import Topology
+from doppler.problem import Problem
 
 
 class HypergraphPlacer(Shown):
@@ -26,13 +25,17 @@ class HypergraphPlacer(Shown):
     def __init__(self, tries: int = 1) -> None:  # cuts that repeat are slow
         self.tries = check_tries(tries)
 
-    def place(self, graph: Graph, topology: Topology, *, seed: int = 0) -> Assignment:
+    def place(
+        self, problem: Problem, *, seed: int = 0, budget_s: float | None = None
+    ) -> Assignment:
         """The best in simulation of several cuts, their parts laid onto the devices."""
         try:
             import mtkahypar  # noqa: F401
         except ImportError:
             raise MissingExtraError("mtkahypar", "placer `hypergraph`", extra="solvers") from None
-        return place_parts(self, graph, topology, cut_hypergraph, tries=self.tries, seed=seed)
+        return place_parts(
+            self, problem, cut_hypergraph, tries=self.tries, seed=seed, budget_s=budget_s
+        )
 
 
 def cut_hypergraph(weighted: Weighted, share: FloatArray, imbalance: float, seed: int) -> IntArray:

@@ -7,10 +7,9 @@ import numpy as np
 from doppler.assignment import Assignment
 from doppler.base.arrays import BoolArray, FloatArray, IntArray
 from doppler.errors import MissingExtraError
-from doppler.graph.graph import Graph
 from doppler.placers.base import Shown
 from doppler.placers.partition.assigning import Weighted, check_tries, place_parts
-from doppler.topology.topology import Topology
+from doppler.problem import Problem
 
 
 class MetisPlacer(Shown):
@@ -25,13 +24,15 @@ class MetisPlacer(Shown):
     def __init__(self, tries: int = 3) -> None:
         self.tries = check_tries(tries)
 
-    def place(self, graph: Graph, topology: Topology, *, seed: int = 0) -> Assignment:
+    def place(
+        self, problem: Problem, *, seed: int = 0, budget_s: float | None = None
+    ) -> Assignment:
         """The best in simulation of several cuts, their parts laid onto the devices."""
         try:
             import pymetis  # noqa: F401
         except ImportError:
             raise MissingExtraError("pymetis", "placer `metis`", extra="solvers") from None
-        return place_parts(self, graph, topology, cut_graph, tries=self.tries, seed=seed)
+        return place_parts(self, problem, cut_graph, tries=self.tries, seed=seed, budget_s=budget_s)
 
 
 def cut_graph(weighted: Weighted, share: FloatArray, imbalance: float, seed: int) -> IntArray:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from math import inf
 from operator import index
@@ -15,13 +15,12 @@ from doppler.assignment import Assignment
 from doppler.base.arrays import IntArray, unbox_fields
 from doppler.base.progress import report
 from doppler.errors import ConfigError, Interrupted, MissingExtraError
-from doppler.graph.graph import Graph
 from doppler.placers.base import Shown, assign, cores, pair
 from doppler.placers.registry import make_placer
 from doppler.placers.search.improver import make_chain, make_neighbourhood
+from doppler.problem import Problem
 from doppler.sim.config import SimConfig
 from doppler.sim.simulator import Simulator
-from doppler.topology.topology import Topology
 
 if TYPE_CHECKING:
     from doppler.placers.search.kernel import Chain
@@ -91,22 +90,22 @@ class AnnealingPlacer(Shown):
     """
 
     name = "annealing"
+    searches = True
     hot = SearchConfig().hot
 
     def __init__(self, config: SearchConfig | None = None) -> None:
         self.config = config or SearchConfig(hot=self.hot)
 
-    @classmethod
-    def with_budget(cls, seconds: float) -> "AnnealingPlacer":
-        """One that searches for so many seconds."""
-        return cls(SearchConfig(seconds=seconds, hot=cls.hot))
-
-    def place(self, graph: Graph, topology: Topology, *, seed: int = 0) -> Assignment:
+    def place(
+        self, problem: Problem, *, seed: int = 0, budget_s: float | None = None
+    ) -> Assignment:
         """The best assignment found within the budget."""
         warm_up()
-        starts = starting_points(graph, topology, seed)
-        result = search(graph, topology, starts, self.config, seed=seed)
-        return assign(self, graph, topology, result.devices)
+        config = self.config
+        if budget_s is not None:
+            config = replace(config, seconds=budget_s, evaluations=None)
+        result = search(problem, starting_points(problem, seed), config, seed=seed)
+        return assign(self, problem, result.devices)
 
 
 class LocalSearchPlacer(AnnealingPlacer):
@@ -116,63 +115,54 @@ class LocalSearchPlacer(AnnealingPlacer):
     hot = 0.0
 
 
-def starting_points(graph: Graph, topology: Topology, seed: int) -> list[IntArray]:
+def starting_points(problem: Problem, seed: int) -> list[IntArray]:
     """(V,) assignments of the instant heuristics, to search from; of those that are installed."""
     found = []
     for name in INSTANT:
         try:
-            found.append(make_placer(name).place(graph, topology, seed=seed).devices)
+            found.append(make_placer(name).place(problem, seed=seed).devices)
         except MissingExtraError:
             continue
     return found
 
 
 def search(
-    graph: Graph,
-    topology: Topology,
-    starts: list[IntArray],
-    config: SearchConfig,
-    *,
-    seed: int = 0,
+    problem: Problem, starts: list[IntArray], config: SearchConfig, *, seed: int = 0
 ) -> SearchResult:
     """The best assignment found from (V,) `starts` within the budget; the best so far on Ctrl-C."""
-    if not len(graph.assigned) or topology.num_devices == 1:
+    graph = problem.graph
+    if not len(graph.assigned) or problem.topology.num_devices == 1:
         devices = np.where(graph.is_input, -1, 0)
-        cost = float(Simulator(topology, config.sim).makespans(graph, devices[None])[0])
+        cost = float(Simulator(problem, config.sim).makespans(graph, devices[None])[0])
         return SearchResult(devices, cost, 1, [])
-    return _Search(graph, topology, starts, config, seed).run()
+    return _Search(problem, starts, config, seed).run()
 
 
 @cache
 def warm_up() -> None:
     """Compile heuristics and search, or load them from the cache, so that no budget pays for it."""
-    graph, topology = pair()
-    starts = starting_points(graph, topology, 0)
-    search(graph, topology, starts, SearchConfig(evaluations=len(starts) + 2, chains=1))
+    problem = pair()
+    starts = starting_points(problem, 0)
+    search(problem, starts, SearchConfig(evaluations=len(starts) + 2, chains=1))
 
 
 class _Search:
     """Chains of moves side by side, looked at now and then."""
 
     def __init__(
-        self,
-        graph: Graph,
-        topology: Topology,
-        starts: list[IntArray],
-        config: SearchConfig,
-        seed: int,
+        self, problem: Problem, starts: list[IntArray], config: SearchConfig, seed: int
     ) -> None:
         from doppler.sim.kernel import make_scratch
 
         seed = index(seed)  # a plain int: the kernel is compiled for it
         self.config, self.seed = config, seed
-        simulator = Simulator(topology, config.sim)
-        self.problem = simulator.problem(graph, range(seed, seed + config.draws))
-        self.priority = simulator.priority(graph, seed)
-        self.neighbourhood = make_neighbourhood(graph)
+        simulator = Simulator(problem, config.sim)
+        self.arrays = simulator.arrays(problem.graph, range(seed, seed + config.draws))
+        self.priority = simulator.priority(problem.graph, seed)
+        self.neighbourhood = make_neighbourhood(problem)
         self.quantile = -1.0 if config.quantile is None else config.quantile
         count = config.chains or len(cores()) or 1
-        self.scratches = [make_scratch(self.problem) for _ in range(count)]
+        self.scratches = [make_scratch(self.arrays) for _ in range(count)]
         ranked = sorted((self._chain(start) for start in starts), key=lambda c: float(c.cost[0]))
         self.chains = [self._copy(ranked[i % len(ranked)]) for i in range(count)]
         self.evaluations = len(starts) * config.draws
@@ -233,7 +223,7 @@ class _Search:
         def work(i: int) -> None:
             seed = (self.seed * 1_000_003 + number * 1009 + i) % 2**32
             improve(
-                *(self.problem, self.neighbourhood, self.chains[i], self.priority),
+                *(self.arrays, self.neighbourhood, self.chains[i], self.priority),
                 *(self.scratches[i], seed, steps, hot, hot or config.cold, self.quantile),
             )
 
@@ -255,7 +245,7 @@ class _Search:
 
     def _chain(self, devices: IntArray) -> "Chain":
         scratch = self.scratches[0]
-        return make_chain(self.problem, self.priority, scratch, devices, self.quantile)
+        return make_chain(self.arrays, self.priority, scratch, devices, self.quantile)
 
     @staticmethod
     def _copy(chain: "Chain") -> "Chain":

@@ -1,6 +1,6 @@
 """A biased random-key genetic algorithm, the family that REGAL (Paliwal et al. 2019) tunes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 
 import numpy as np
@@ -9,11 +9,10 @@ from doppler.assignment import Assignment
 from doppler.base.arrays import FloatArray, IntArray, unbox_fields
 from doppler.base.progress import report
 from doppler.errors import ConfigError, Interrupted
-from doppler.graph.graph import Graph
 from doppler.placers.base import Shown, assign
 from doppler.placers.search.annealing import starting_points
+from doppler.problem import Problem
 from doppler.sim.simulator import Simulator
-from doppler.topology.topology import Topology
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,21 +43,21 @@ class GeneticPlacer(Shown):
     """
 
     name = "genetic"
+    searches = True
 
     def __init__(self, config: GeneticConfig | None = None) -> None:
         self.config = config or GeneticConfig()
 
-    @classmethod
-    def with_budget(cls, seconds: float) -> "GeneticPlacer":
-        """One that breeds for so many seconds."""
-        return cls(GeneticConfig(seconds=seconds))
-
-    def place(self, graph: Graph, topology: Topology, *, seed: int = 0) -> Assignment:
+    def place(
+        self, problem: Problem, *, seed: int = 0, budget_s: float | None = None
+    ) -> Assignment:
         """The best assignment of any generation; the best so far on Ctrl-C."""
         config, rng = self.config, np.random.default_rng(seed)
-        simulator, size = Simulator(topology), topology.num_devices
+        if budget_s is not None:
+            config = replace(config, seconds=budget_s, generations=None)
+        graph, simulator, size = problem.graph, Simulator(problem), problem.topology.num_devices
         began = monotonic()
-        starts = starting_points(graph, topology, seed)
+        starts = starting_points(problem, seed)
         keys = rng.random((config.population, graph.num_vertices, size))
         for row, devices in zip(keys, starts, strict=False):
             row[np.arange(len(row)), np.maximum(devices, 0)] += 1.0
@@ -80,7 +79,7 @@ class GeneticPlacer(Shown):
                 keys = _next_generation(keys, costs, config, rng)
         except (KeyboardInterrupt, Interrupted):
             pass  # anytime: the best so far is the answer
-        return assign(self, graph, topology, best)
+        return assign(self, problem, best)
 
 
 def _next_generation(

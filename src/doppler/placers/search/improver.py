@@ -7,14 +7,13 @@ import numpy as np
 
 from doppler.assignment import check_devices
 from doppler.base.arrays import FloatArray, IntArray, csr
-from doppler.graph.graph import Graph
+from doppler.problem import Problem
 from doppler.sim.config import SimConfig
 from doppler.sim.simulator import Simulator
-from doppler.topology.topology import Topology
 
 if TYPE_CHECKING:
     from doppler.placers.search.kernel import Chain, Neighbourhood
-    from doppler.sim.kernel import Problem, Scratch
+    from doppler.sim.kernel import Arrays, Scratch
 
 
 class Improver:
@@ -23,14 +22,12 @@ class Improver:
     Costs are makespans, or their means over so many draws of the noise.
     """
 
-    def __init__(
-        self, graph: Graph, topology: Topology, sim: SimConfig, *, draws: int = 1, seed: int = 0
-    ) -> None:
-        self.graph = graph
-        simulator = Simulator(topology, sim)
-        self.problem = simulator.problem(graph, range(seed, seed + draws))
+    def __init__(self, problem: Problem, sim: SimConfig, *, draws: int = 1, seed: int = 0) -> None:
+        self.graph = graph = problem.graph
+        simulator = Simulator(problem, sim)
+        self.arrays = simulator.arrays(graph, range(seed, seed + draws))
         self.priority = simulator.priority(graph, seed)
-        self.neighbourhood = make_neighbourhood(graph)
+        self.neighbourhood = make_neighbourhood(problem)
 
     def costs_s(self, devices: IntArray) -> FloatArray:
         """(K,) costs of (K, V) assignments; infinity where memory never suffices."""
@@ -56,18 +53,18 @@ class Improver:
         from doppler.sim.kernel import make_scratch
 
         for row in devices:
-            check_devices(self.graph, len(self.problem.memory_bytes), row)
+            check_devices(self.graph, len(self.arrays.memory_bytes), row)
         best, costs_s = devices.copy(), np.zeros(len(devices))
 
         def work(i: int) -> None:
-            scratch = make_scratch(self.problem)
-            chain = make_chain(self.problem, self.priority, scratch, devices[i])
+            scratch = make_scratch(self.arrays)
+            chain = make_chain(self.arrays, self.priority, scratch, devices[i])
             improve(
-                *(self.problem, self.neighbourhood, chain, self.priority, scratch),
+                *(self.arrays, self.neighbourhood, chain, self.priority, scratch),
                 *((seed + 7919 * i) % 2**32, moves, hot, cold, -1.0),
             )
             if closely:
-                undo(*(self.problem, self.neighbourhood, chain, self.priority, scratch), devices[i])
+                undo(*(self.arrays, self.neighbourhood, chain, self.priority, scratch), devices[i])
             best[i], costs_s[i] = chain.best[0], chain.cost[1]
 
         with ThreadPoolExecutor(threads) as pool:
@@ -76,7 +73,7 @@ class Improver:
 
 
 def make_chain(
-    problem: "Problem",
+    arrays: "Arrays",
     priority: FloatArray,
     scratch: "Scratch",
     devices: IntArray,
@@ -93,19 +90,17 @@ def make_chain(
         log_vertex=np.zeros(size, np.int64),
         log_device=np.zeros(size, np.int64),
         makespan=np.zeros(1),
-        costs=np.zeros(len(problem.exec_s)),
+        costs=np.zeros(len(arrays.exec_s)),
     )
-    chain.cost[:] = evaluate(problem, chain, priority, scratch, quantile, np.inf)
+    chain.cost[:] = evaluate(arrays, chain, priority, scratch, quantile, np.inf)
     return chain
 
 
-def make_neighbourhood(graph: Graph) -> "Neighbourhood":
+def make_neighbourhood(problem: Problem) -> "Neighbourhood":
     """What moves are made of: the dataflow between assigned vertices, and meta-ops."""
     from doppler.placers.search.kernel import Neighbourhood
 
-    producer = graph.tensor_producer[graph.edge_tensor]
-    between = ~graph.is_input[producer]
-    a, b = producer[between], graph.edge_reader[between]
+    graph, a, b = problem.graph, problem.edges.producer, problem.edges.reader
     size = graph.num_vertices
     next_ptr, following = csr(np.concatenate([a, b]), np.concatenate([b, a]), size)
     numbers: dict[tuple[str, str], int] = {}

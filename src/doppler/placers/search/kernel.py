@@ -6,7 +6,7 @@ import numpy as np
 
 from doppler.base.arrays import FloatArray, IntArray
 from doppler.base.jit import njit
-from doppler.sim.kernel import UNFINISHED, Problem, Scratch, run_batch
+from doppler.sim.kernel import UNFINISHED, Arrays, Scratch, run_batch
 
 compiled: Any = njit(cache=True, nogil=True)
 NEAR = 0.75  # probability that the device to move to is that of a vertex nearby
@@ -39,7 +39,7 @@ class Chain(NamedTuple):
 
 @compiled
 def improve(
-    p: Problem,
+    p: Arrays,
     n: Neighbourhood,
     c: Chain,
     priority: FloatArray,
@@ -75,7 +75,7 @@ def improve(
 
 @compiled
 def undo(
-    p: Problem, n: Neighbourhood, c: Chain, priority: FloatArray, s: Scratch, home: IntArray
+    p: Arrays, n: Neighbourhood, c: Chain, priority: FloatArray, s: Scratch, home: IntArray
 ) -> None:
     """Go to the best seen, then move vertices back to (V,) `home` where that costs nothing."""
     c.devices[:] = c.best
@@ -94,7 +94,7 @@ def undo(
 
 @compiled
 def evaluate(
-    p: Problem, c: Chain, priority: FloatArray, s: Scratch, quantile: float, limit: float
+    p: Arrays, c: Chain, priority: FloatArray, s: Scratch, quantile: float, limit: float
 ) -> float:
     """The cost of where a chain is: its makespan, or the mean or a quantile over the draws.
 

@@ -1,0 +1,189 @@
+"""Problem: one graph on one topology, priced once; what bounds, placers and simulators read."""
+
+import hashlib
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from doppler.base.arrays import BoolArray, FloatArray, IntArray, frozen
+from doppler.cost import CostModel, Costs, DefaultCostModel
+from doppler.errors import ConfigError
+from doppler.graph.graph import Graph
+from doppler.graph.levels import Levels, bottom_levels, top_levels
+from doppler.topology.topology import Topology
+
+
+class Edges(NamedTuple):
+    """The edges between assigned vertices, by producer. F of them."""
+
+    ptr: IntArray  # (V+1,) edges that leave a vertex
+    producer: IntArray  # (F,)
+    tensor: IntArray  # (F,)
+    reader: IntArray  # (F,)
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A graph to be placed on a topology, and the costs of a cost model.
+
+    The graph is priced when the costs are first read, and never again, so that bounds, placers and
+    simulations of one problem reckon with the same seconds. Arrays that several of them derive
+    from it are made on first use and kept. All are read-only.
+
+    >>> problem = Problem(graph, topology)
+    >>> problem.costs.exec_s  # (V, D) seconds
+    """
+
+    graph: Graph
+    topology: Topology
+    cost_model: CostModel = field(default_factory=DefaultCostModel)
+
+    def __repr__(self) -> str:
+        return f"<Problem: {self.graph!r} on {self.topology!r}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Problem, (self.graph, self.topology, self.cost_model)
+
+    @cached_property
+    def costs(self) -> Costs:
+        """Seconds of every task, by the cost model; a `ConfigError` if they cannot be costs."""
+        return _checked(self.cost_model.costs(self.graph, self.topology), self.graph, self.topology)
+
+    @cached_property
+    def mean_exec_s(self) -> FloatArray:
+        """(V,) seconds of each vertex, averaged over the devices."""
+        return self.costs.mean_exec_s()
+
+    @cached_property
+    def mean_transfer_s(self) -> FloatArray:
+        """(T,) seconds to move each tensor, averaged over the ordered pairs of devices."""
+        return self.costs.mean_transfer_s(self.graph, self.topology)
+
+    @cached_property
+    def bottom_levels(self) -> Levels:
+        """Longest paths to an exit by mean exec and transfer seconds."""
+        return bottom_levels(self.graph, self.mean_exec_s, self.mean_transfer_s)
+
+    @cached_property
+    def top_levels(self) -> Levels:
+        """Longest paths from an entry by mean exec and transfer seconds."""
+        return top_levels(self.graph, self.mean_exec_s, self.mean_transfer_s)
+
+    @cached_property
+    def transfer_s(self) -> FloatArray:
+        """(T, L) seconds of each tensor over each link."""
+        costs = self.costs
+        by_link = self.graph.tensor_bytes[:, None] * costs.s_per_byte[None, :]
+        return frozen(costs.fixed_s[:, None] + costs.latency_s[None, :] + by_link)
+
+    @cached_property
+    def latency_s(self) -> FloatArray:
+        """(D, D) seconds that a transfer takes whatever its size; 0 on the diagonal."""
+        return self._by_pair(self.costs.latency_s)
+
+    @cached_property
+    def s_per_byte(self) -> FloatArray:
+        """(D, D) seconds that a byte takes; 0 on the diagonal."""
+        return self._by_pair(self.costs.s_per_byte)
+
+    @cached_property
+    def is_produced(self) -> BoolArray:
+        """(T,) whether a tensor is made by a vertex that is no input."""
+        return frozen(~self.graph.is_input[self.graph.tensor_producer])
+
+    @cached_property
+    def edges(self) -> Edges:
+        """The edges that leave vertices that are no inputs."""
+        graph = self.graph
+        kept = np.flatnonzero(self.is_produced[graph.edge_tensor])
+        producer = graph.tensor_producer[graph.edge_tensor[kept]]
+        by_producer = np.argsort(producer, kind="stable")
+        kept, producer = kept[by_producer], producer[by_producer]
+        leaving = np.bincount(producer, minlength=graph.num_vertices)
+        arrays = (np.concatenate([[0], np.cumsum(leaving)]), producer)
+        return Edges(*map(frozen, (*arrays, graph.edge_tensor[kept], graph.edge_reader[kept])))
+
+    @cached_property
+    def num_reads(self) -> IntArray:
+        """(V,) tensors that each vertex reads, those of inputs left out."""
+        return frozen(np.bincount(self.edges.reader, minlength=self.graph.num_vertices))
+
+    @cached_property
+    def whole_bytes(self) -> FloatArray:
+        """(T,) bytes of each tensor, rounded up: sums of them are exact."""
+        return frozen(np.ceil(self.graph.tensor_bytes))
+
+    @cached_property
+    def produced_bytes(self) -> FloatArray:
+        """(T,) whole bytes of each tensor, 0 for those of inputs, which take no memory."""
+        return frozen(np.where(self.is_produced, self.whole_bytes, 0.0))
+
+    @cached_property
+    def working_bytes(self) -> FloatArray:
+        """(V,) bytes on a vertex's device while it runs: all that it reads and makes."""
+        graph, whole = self.graph, self.produced_bytes
+        made = np.bincount(graph.tensor_producer, whole, minlength=graph.num_vertices)
+        read = np.bincount(graph.edge_reader, whole[graph.edge_tensor], graph.num_vertices)
+        return frozen(np.where(graph.is_input, 0.0, made + read))
+
+    @cached_property
+    def memory_bytes(self) -> FloatArray:
+        """(D,) bytes that each device holds; infinity where there is no limit."""
+        return frozen(np.array([d.memory_bytes for d in self.topology.devices], np.float64))
+
+    @cached_property
+    def slots(self) -> IntArray:
+        """(D,) execs that each device runs at a time."""
+        return frozen(np.array([d.slots for d in self.topology.devices], np.int64))
+
+    @cached_property
+    def lanes(self) -> IntArray:
+        """(L,) transfers that each link makes at a time; 0: any number."""
+        return frozen(np.array([link.lanes for link in self.topology.links], np.int64))
+
+    @cached_property
+    def slot_ptr(self) -> IntArray:
+        """(D+1,) slots of a device, numbered over all devices."""
+        return frozen(np.concatenate([[0], np.cumsum(self.slots)]))
+
+    @cached_property
+    def _digest(self) -> str:
+        costs, topology = self.costs, self.topology
+        arrays = [costs.exec_s, costs.fixed_s, costs.latency_s, costs.s_per_byte, topology.route]
+        arrays += [self.memory_bytes, self.graph.tensor_bytes]
+        sizes = [self.slots.tolist(), self.lanes.tolist()]
+        sha = hashlib.sha256(f"{self.graph.digest()} {topology.host} {sizes}".encode())
+        for array in arrays:
+            sha.update(np.ascontiguousarray(array).tobytes() + b"\1")
+        return f"sha256:{sha.hexdigest()}"
+
+    def digest(self) -> str:
+        """`sha256:…` of all that a makespan depends on: the graph, the machine and every cost."""
+        return self._digest
+
+    def _by_pair(self, per_link: FloatArray) -> FloatArray:
+        route = self.topology.route
+        if not len(per_link):
+            return frozen(np.zeros(route.shape))
+        return frozen(np.where(route < 0, 0.0, per_link[np.maximum(route, 0)]))
+
+
+def _checked(costs: Costs, graph: Graph, topology: Topology) -> Costs:
+    """The costs, if they have the right shapes, no negative numbers, and inputs are free."""
+    shapes = {
+        "exec_s": (graph.num_vertices, topology.num_devices),
+        "fixed_s": (graph.num_tensors,),
+        "latency_s": (topology.num_links,),
+        "s_per_byte": (topology.num_links,),
+    }
+    for name, shape in shapes.items():
+        array = getattr(costs, name)
+        if array.shape != shape:
+            raise ConfigError(f"the cost model gives {name} of shape {array.shape}, not {shape}")
+        if not (np.isfinite(array) & (array >= 0)).all():
+            raise ConfigError(f"the cost model gives {name} that is negative or not finite")
+    if costs.exec_s[graph.is_input].any():
+        raise ConfigError("the cost model gives inputs exec_s other than 0")
+    return costs
