@@ -75,7 +75,7 @@ class Meter:
         self.began = process_time()
         (exercise,) = trainer.exercises
         self._watch(trainer.policy, "forward", "encode")
-        self._watch(exercise.actor, "play", "rollout")
+        self._watch(exercise.view(trainer.policy), "play", "rollout")
         self._watch(exercise, "measure", "simulate")
         if exercise.expert is not None:
             self._watch(exercise.expert, "lessons", "search")

@@ -21,15 +21,15 @@ torch = pytest.importorskip("torch")
 
 from doppler.policies.acting import Actor  # noqa: E402
 from doppler.policies.dual import DualPolicy, PolicyConfig, make_policy  # noqa: E402
-from doppler.policies.inputs import NUM_STATE_COLUMNS, make_inputs  # noqa: E402
-from doppler.training.config import ImitationConfig, ReinforceConfig, TrainConfig  # noqa: E402
-from doppler.training.exercise import Exercise  # noqa: E402
-from doppler.training.gradients.losses import (  # noqa: E402
+from doppler.policies.gradients.losses import (  # noqa: E402
     chosen,
     entropy,
     place_log_probs,
     select_log_probs,
 )
+from doppler.policies.inputs import NUM_STATE_COLUMNS, make_inputs  # noqa: E402
+from doppler.training.config import ImitationConfig, ReinforceConfig, TrainConfig  # noqa: E402
+from doppler.training.exercise import Exercise  # noqa: E402
 from doppler.training.per_step import pick, play, reinforce_by_steps  # noqa: E402
 from doppler.training.reinforce import reinforce  # noqa: E402
 from doppler.training.trainer import Trainer  # noqa: E402
@@ -169,7 +169,9 @@ def test_the_loss_is_that_of_reinforce_for_the_same_episodes(
     config = TrainConfig(policy=SHAPE, sim=replace(PER_STEP, batch=4, anchor=0.0), threads=1)
     loss, makespans = reinforce_by_steps(mine, exercise_of(config), config, 0.5, 7)
 
-    def played(where: Actor, mine: DualPolicy, _: object, how: Sampling, seeds: IntArray) -> object:
+    def played(
+        where: Actor, mine: DualPolicy, _: object, how: Sampling, seeds: IntArray, **__: object
+    ) -> object:
         return play(mine, where, how, seeds).rollouts
 
     monkeypatch.setattr(Actor, "play", played)

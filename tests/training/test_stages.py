@@ -66,8 +66,7 @@ def test_imitation_learns_to_act_like_its_teacher() -> None:
     losses = [progress.loss for progress in trainer.run()]
     assert losses[-1] < 0.6 * losses[0]
     exercise = trainer.exercises[0]
-    scores = trainer.policy.scores(exercise.actor.inputs)
-    played = exercise.actor.play(trainer.policy, scores, GREEDY, np.arange(1))
+    played = trainer.policy.acting(exercise.view(trainer.policy)).play(GREEDY, np.arange(1))
     level = exercise.instance.tables.bottom_s[played.order[0]]
     longest = np.maximum.accumulate(level[::-1])[::-1]  # of all that are left
     assert (level == longest).mean() > 0.75  # the most urgent first
@@ -146,8 +145,7 @@ def test_noise_takes_part_in_the_reward() -> None:
     noisy = replace(SMALL, noise=Noise(exec_sigma=0.5), stages=("sim",))
     exercise = Exercise(graph(), topology(), noisy)
     trainer = Trainer([(graph(), topology())], noisy)
-    scores = trainer.policy.scores(exercise.actor.inputs)
-    played = exercise.actor.play(trainer.policy, scores, Sampling(), np.arange(4))
+    played = trainer.policy.acting(exercise.view(trainer.policy)).play(Sampling(), np.arange(4))
     assert not np.array_equal(exercise.measure(played, 0), exercise.measure(played, 1))
     draws = [
         Simulator(topology(), noisy.sim_config).run(graph(), exercise.best(), s).makespan_s
@@ -162,8 +160,9 @@ def test_running_out_of_memory_is_worse_than_anything_that_runs() -> None:
         builder.op(name, "matmul", reads=[], output_bytes=9e9, exec_s=1.0, transfer_s=1.0)
     exercise = Exercise(builder.build(), load_topology("p100x4"), SMALL)
     trainer = Trainer([(exercise.graph, exercise.topology)], SMALL)
-    scores = trainer.policy.scores(exercise.actor.inputs)
-    played = exercise.actor.play(trainer.policy, scores, Sampling(epsilon=1.0), np.arange(64))
+    played = trainer.policy.acting(exercise.view(trainer.policy)).play(
+        Sampling(epsilon=1.0), np.arange(64)
+    )
     makespans = exercise.measure(played, 0)
     alone = np.array([len(set(row)) == 4 for row in played.devices])
     assert alone.any()

@@ -34,10 +34,11 @@ from doppler.policies.arrays.checkpoint import read_provenance as read_provenanc
 from doppler.policies.arrays.policy import ArrayPolicy
 from doppler.policies.configs import CONFIGS, AnyConfig, largest, most_layers
 from doppler.policies.dual import DualPolicy
-from doppler.policies.kinds import Policy, empty_policy
+from doppler.policies.kinds import empty_policy
+from doppler.policies.trainable import TrainablePolicy
 
 
-def save_policy(policy: Policy, path: str | Path, provenance: Mapping[str, Any]) -> None:
+def save_policy(policy: TrainablePolicy, path: str | Path, provenance: Mapping[str, Any]) -> None:
     """Write a policy, whole or not at all, with JSON values that tell how it came about."""
     path = Path(path)
     tensors = {k: t.detach().cpu().contiguous() for k, t in policy.state_dict().items()}
@@ -66,7 +67,7 @@ def load_policy(path: str | Path, device: str = "cpu") -> DualPolicy:
     return to_torch(read_policy(path)).to(device)
 
 
-def load_any(path: str | Path, device: str = "cpu") -> Policy:
+def load_any(path: str | Path, device: str = "cpu") -> TrainablePolicy:
     """The policy in a checkpoint, of whatever kind, on a torch device."""
     path = Path(path)
     with tensor_file.opened(path) as file:

@@ -17,8 +17,8 @@ from doppler.errors import ConfigError, Interrupted
 from doppler.executor import Executor
 from doppler.graph.builder import GraphBuilder
 from doppler.placers.bounds.lower import gap
-from doppler.policies.dual import DualPolicy, PolicyConfig
-from doppler.policies.kinds import Policy
+from doppler.policies.configs import small
+from doppler.policies.trainable import TrainablePolicy
 from doppler.runs.directory import RunDir, Tally, explained
 from doppler.runs.manifest import Manifest
 from doppler.runs.metrics import (
@@ -168,9 +168,8 @@ class Run:
 
     def validate(self) -> tuple[FamilyGap, ...]:
         """How the policy does now on the validation problems, if there are any."""
-        policy = self.trainer.policy
-        if self.validation is not None and isinstance(policy, DualPolicy):
-            self.gaps = self.validation.measure(policy)
+        if self.validation is not None:
+            self.gaps = self.validation.measure(self.trainer.policy)
         return self.gaps
 
     def _log(self, progress: Progress, seconds: float) -> None:
@@ -214,7 +213,7 @@ def start_run(
     manifest: Manifest,
     path: Path,
     *,
-    policy: Policy | None = None,
+    policy: TrainablePolicy | None = None,
     starts: Sequence[Assignment] = (),
     make_executor: MakeExecutor | None = None,
     save_every_s: float = SAVE_EVERY_S,
@@ -300,13 +299,11 @@ def warm_up(manifest: Manifest) -> None:
     builder = GraphBuilder("pair")
     for name in ("a", "b"):
         builder.op(name, "matmul", reads=[], output_bytes=1, exec_s=1.0, transfer_s=1.0)
-    config, expert, policy = manifest.config, manifest.config.sim.expert, manifest.config.policy
-    if isinstance(policy, PolicyConfig):
-        policy = replace(policy, width=2, rounds=min(policy.rounds, 1))
-    small = replace(
+    config, expert = manifest.config, manifest.config.sim.expert
+    short = replace(
         config,
         stages=tuple(stage for stage in config.stages if stage != "real") or ("sim",),
-        policy=policy,
+        policy=small(config.policy),
         imitation=replace(config.imitation, episodes=1, batch=1),
         sim=replace(
             config.sim,
@@ -317,7 +314,7 @@ def warm_up(manifest: Manifest) -> None:
         seconds=None,
         variants=0,
     )
-    for _ in Trainer([(builder.build(), manifest.pairs[0][1])], small).run():
+    for _ in Trainer([(builder.build(), manifest.pairs[0][1])], short).run():
         pass
 
 

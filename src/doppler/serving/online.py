@@ -15,16 +15,16 @@ from doppler.base.arrays import IntArray
 from doppler.engine.engine import Execution
 from doppler.errors import DopplerError
 from doppler.graph.graph import Graph
-from doppler.placers.learned.doppler import DopplerPlacer
 from doppler.placers.search.annealing import warm_up
-from doppler.policies.checkpoint import load_policy, save_policy
-from doppler.policies.dual import DualPolicy
+from doppler.policies.checkpoint import load_any, save_policy
+from doppler.policies.trainable import TrainablePolicy
 from doppler.serving.prediction import Predictor
+from doppler.serving.proposer import Proposer
 from doppler.serving.rotation import OnlineConfig, OnlineStatus, Rotation
 from doppler.serving.state import read_state, write_state
-from doppler.serving.student import Student
 from doppler.sim.config import SimConfig
 from doppler.topology.topology import Topology
+from doppler.training.trained import Trained, placer_of
 
 PLACER = "online"
 LOOK_EVERY = 16  # requests of the incumbent between traces that costs are taken from
@@ -62,10 +62,10 @@ class OnlinePlacer:
         self,
         graph: Graph,
         engine: Server,
-        start: Assignment | DopplerPlacer | DualPolicy,
+        start: Assignment | Trained | TrainablePolicy,
         config: OnlineConfig | None = None,
         *,
-        policy: DualPolicy | None = None,
+        policy: TrainablePolicy | None = None,
         state: str | Path | None = None,
     ) -> None:
         """`start` serves at first; a policy's own best does where a policy is given.
@@ -76,15 +76,15 @@ class OnlinePlacer:
         self.graph, self.engine, self.config = graph, engine, config or OnlineConfig()
         self.exploring = True  # may be set at any moment, by any thread
         self._path = None if state is None else Path(state)
-        if isinstance(start, DualPolicy):
-            start = DopplerPlacer(start)
-        if isinstance(start, DopplerPlacer):
+        if isinstance(start, TrainablePolicy):
+            start = placer_of(start)
+        if not isinstance(start, Assignment):
             policy = policy or start.policy
             start = start.place(graph, engine.topology, seed=self.config.seed)
         start.check(graph, engine.topology)
         self._rotation = Rotation(self.config, np.array(start.devices))
         self._predictor = Predictor(graph, engine.topology, SimConfig())
-        self._student: Student | None = None
+        self._proposer: Proposer | None = None
         self._lock = RLock()
         self._observed: list[tuple[IntArray, float]] = []  # candidates, and their gains
         self._thoughts = 0
@@ -92,8 +92,8 @@ class OnlinePlacer:
         self._pause = self.config.pause
         self._load(policy)
         warm_up()  # so that no request waits for a compiler
-        if self._student is not None:
-            self._student.propose(1, seed=0)
+        if self._proposer is not None:
+            self._proposer.propose(1, seed=0)
 
     @property
     def incumbent(self) -> Assignment:
@@ -101,9 +101,9 @@ class OnlinePlacer:
         return self._assignment(self._rotation.incumbent)
 
     @property
-    def policy(self) -> DualPolicy | None:
+    def policy(self) -> TrainablePolicy | None:
         """The policy, with what it has learned."""
-        return None if self._student is None else self._student.policy
+        return None if self._proposer is None else self._proposer.policy
 
     def off(self) -> None:
         """Explore no more: from the next request on the incumbent serves all."""
@@ -168,8 +168,8 @@ class OnlinePlacer:
         if self._path is None:
             return
         with self._lock:
-            if self._student is not None:
-                save_policy(self._student.policy, self._policy_path(), {"online": str(self._path)})
+            if self._proposer is not None:
+                save_policy(self._proposer.policy, self._policy_path(), {"online": str(self._path)})
             write_state(self._path, self.graph, self.engine.topology, self._rotation)
 
     def close(self) -> None:
@@ -241,11 +241,11 @@ class OnlinePlacer:
 
     def _learn(self) -> None:
         """A step of the policy, if there is enough to learn from."""
-        if self._student is None or not 0 < self.config.learn_every <= len(self._observed):
+        if self._proposer is None or not 0 < self.config.learn_every <= len(self._observed):
             return
         devices = np.stack([row for row, _ in self._observed])
         gains = np.array([gain for _, gain in self._observed])
-        self._student.learn(devices, gains, self._rotation.incumbent)
+        self._proposer.learn(devices, gains, self._rotation.incumbent)
         self._observed.clear()
 
     def _candidates(self) -> list[IntArray]:
@@ -259,9 +259,9 @@ class OnlinePlacer:
         starts = np.stack([row for row in (rotation.incumbent, raw) if row is not None])
         seed = config.seed + self._thoughts
         found = [predictor.improve(starts, config.moves, seed=seed)[0], starts[1:]]
-        if self._student is not None and config.samples:
-            self._student.see(predictor.calibrated)
-            found.append(self._student.propose(config.samples, seed))
+        if self._proposer is not None and config.samples:
+            self._proposer.see(predictor.calibrated)
+            found.append(self._proposer.propose(config.samples, seed))
         rows = np.concatenate(found)
         costs = predictor.costs_s(rows)
         tolerance = max(config.tolerance, min(predictor.error or 0.0, MOST_TOLERANT))
@@ -283,12 +283,12 @@ class OnlinePlacer:
         assert self._path is not None
         return self._path.with_suffix(".safetensors")
 
-    def _load(self, policy: DualPolicy | None) -> None:
+    def _load(self, policy: TrainablePolicy | None) -> None:
         """Go on as the file says, if there is one; a policy in it replaces the one given."""
         topology = self.engine.topology
         if self._path is not None and self._path.exists():
             read_state(self._path, self.graph, topology, self._rotation)
             if policy is not None and self._policy_path().exists():
-                policy = load_policy(self._policy_path())
+                policy = load_any(self._policy_path())
         if policy is not None:
-            self._student = Student(policy, self.graph, topology, self.config.lr)
+            self._proposer = Proposer(policy, self.graph, topology, self.config.lr)

@@ -14,14 +14,10 @@ from doppler.datasets.recipe import Recipe
 from doppler.errors import ConfigError, Interrupted
 from doppler.executor import Executor
 from doppler.graph.graph import Graph
-from doppler.placers.learned.doppler import DopplerPlacer
-from doppler.placers.learned.rivals import LearnedPlacer
 from doppler.policies.arrays.checkpoint import shipped_bytes, shipped_policy
-from doppler.policies.arrays.config import PolicyConfig
 from doppler.policies.checkpoint import load_any, to_torch
-from doppler.policies.configs import for_devices
-from doppler.policies.kinds import Policy
-from doppler.policies.rivals.base import BaselinePolicy
+from doppler.policies.configs import RivalConfig, for_devices
+from doppler.policies.trainable import TrainablePolicy
 from doppler.resolve import as_graph, as_topology
 from doppler.runs.directory import BEST, BEST_FILES
 from doppler.runs.manifest import Manifest, distinct
@@ -37,9 +33,9 @@ from doppler.runs.run import (
 from doppler.topology.topology import Topology
 from doppler.training.config import TrainConfig
 from doppler.training.starting import NOTHING, PRETRAINED, policy_file, usual_start
+from doppler.training.trained import Trained, placer_of
 from doppler.training.trainer import Progress, Trainer
 
-Trained = DopplerPlacer | LearnedPlacer
 Start = Trained | str | Path  # a trained placer, a run or a checkpoint; or PRETRAINED or NOTHING
 
 
@@ -141,7 +137,7 @@ def make_manifest(
     topologies: Sequence[Topology],
     config: TrainConfig,
     *,
-    policy: Policy | None = None,
+    policy: TrainablePolicy | None = None,
     command: str = "",
     parent: dict[str, Any] | None = None,
 ) -> Manifest:
@@ -183,7 +179,7 @@ def pretraining(
     config = config.with_stages(from_nothing=start is None)
     if start is not None:
         config = replace(config, policy=starting_policy(start).config)
-    if not isinstance(config.policy, PolicyConfig):
+    if isinstance(config.policy, RivalConfig):
         raise ConfigError(
             f"policy `{config.policy.kind}` cannot be pretrained: it is for one number of devices",
             hint="train it on one machine: dop train",
@@ -231,18 +227,13 @@ def starting_assignments(start: Start) -> list[Assignment]:
     return [read_assignment(file) for file in sorted((Path(start) / BEST).glob(BEST_FILES))]
 
 
-def starting_policy(start: Start) -> Policy:
+def starting_policy(start: Start) -> TrainablePolicy:
     """The policy to go on from: a copy."""
     if start == PRETRAINED:
         return to_torch(shipped_policy())
     if isinstance(start, (str, Path)):
         return load_any(policy_file(start))
     return deepcopy(start.policy)
-
-
-def placer_of(policy: Policy) -> Trained:
-    """The placer that places by a policy."""
-    return LearnedPlacer(policy) if isinstance(policy, BaselinePolicy) else DopplerPlacer(policy)
 
 
 def describe(start: Start) -> dict[str, Any]:

@@ -6,7 +6,13 @@ from doppler.base.arrays import unbox_fields
 from doppler.engine.backends.registry import BACKENDS
 from doppler.errors import ConfigError, UnknownNameError
 from doppler.policies.arrays.config import PolicyConfig
-from doppler.policies.configs import AnyConfig, GdpConfig, PlacetoConfig, Seq2SeqConfig
+from doppler.policies.configs import (
+    AnyConfig,
+    GdpConfig,
+    PlacetoConfig,
+    RivalConfig,
+    Seq2SeqConfig,
+)
 from doppler.scheduler.choose import FIFO, ORDER, check_strategy
 from doppler.serving.confidence import check_race
 from doppler.sim.config import SimConfig
@@ -170,7 +176,7 @@ class TrainConfig:
         for name in self.stages:
             if name not in STAGES:
                 raise UnknownNameError("stage", name, STAGES)
-        self._check_baseline()
+        self._check_rival()
         if self.seconds is not None:
             check_seconds(self.seconds)
         if self.together < 1:
@@ -192,10 +198,10 @@ class TrainConfig:
             if not 0 <= min(stage.lr) <= max(stage.lr) < 1:
                 raise ConfigError(f"{name}: lr is {stage.lr}, must be between 0 and 1")
 
-    def _check_baseline(self) -> None:
-        """Raise if a policy that is a baseline shall do what only the dual policy can."""
+    def _check_rival(self) -> None:
+        """Raise if a rival shall do what only the dual policy can."""
         kind = self.policy.kind
-        if isinstance(self.policy, PolicyConfig):
+        if not isinstance(self.policy, RivalConfig):
             return
         hint = f'begin with the settings for it: preset("default", "{kind}")'
         if self.sim.expert is not None or self.sim.messages != "episode":
@@ -294,7 +300,7 @@ PRESETS = {
 }
 
 
-def _baseline(
+def _rival(
     policy: AnyConfig,
     lr: tuple[float, float],
     exploration: float,
@@ -303,7 +309,7 @@ def _baseline(
     fast: tuple[float, float] = (2e-3, 1e-4),
     stages: tuple[str, ...] = ("sim",),
 ) -> dict[str, TrainConfig]:
-    """The presets of a baseline.
+    """The presets of a rival.
 
     `paper` is Sec. 6.1: lr and exploration of each method, an entropy weight of 1e-2, one episode
     per update, a running mean as baseline (Sec. 4.1). `default` has batches, their mean as
@@ -349,13 +355,13 @@ _GDP = ((1e-4, 1e-7), 0.2)  # lr and exploration: Sec. 6.1
 _PLACETO = ((1e-3, 1e-6), 0.5)  # Sec. 6.1
 POLICIES: dict[str, dict[str, TrainConfig]] = {  # presets by the name of the policy
     PolicyConfig.kind: PRESETS,
-    "placeto": _baseline(PlacetoConfig(), *_PLACETO, batch=8),
+    "placeto": _rival(PlacetoConfig(), *_PLACETO, batch=8),
     # App. G.4
-    "placeto-pretrain": _baseline(PlacetoConfig(), *_PLACETO, batch=8, stages=FROM_NOTHING),
+    "placeto-pretrain": _rival(PlacetoConfig(), *_PLACETO, batch=8, stages=FROM_NOTHING),
     # With an lr of 2e-3 all of Llama ended on one device, which is no slower than at random.
-    "gdp": _baseline(GdpConfig(), *_GDP, fast=(5e-4, 1e-5)),
+    "gdp": _rival(GdpConfig(), *_GDP, fast=(5e-4, 1e-5)),
     # The DOPPLER paper does not train it; the lr and exploration are those of GDP.
-    "seq2seq": _baseline(Seq2SeqConfig(), *_GDP),
+    "seq2seq": _rival(Seq2SeqConfig(), *_GDP),
 }
 
 

@@ -15,9 +15,8 @@ from doppler.mdp.instance import Instance, make_instance
 from doppler.mdp.rollout import Rollouts
 from doppler.placers.base import cores
 from doppler.placers.bounds.lower import lower_bounds
-from doppler.policies.acting import Actor
-from doppler.policies.dual import PolicyConfig
-from doppler.policies.rivals.base import BaselinePolicy
+from doppler.policies.configs import RivalConfig
+from doppler.policies.trainable import TrainablePolicy
 from doppler.serving.measuring import Bench, Measured
 from doppler.serving.prediction import Predictor
 from doppler.sim.simulator import Simulator
@@ -50,7 +49,7 @@ class Exercise:
         # Those that are trained on together have a thread each first of all.
         self.threads = max((config.threads or len(cores()) or 1) // config.together, 1)
         self.simulator = Simulator(topology, config.sim_config)
-        self._view: Any = None  # of a baseline, once it is asked for
+        self._view: Any = None  # of the policy, once it is asked for
         self._pool: Pool | None = None  # of a checkpoint: the expert's, once there is one
         self.starts = list(starts)
         self.bench: Bench | None = None
@@ -69,11 +68,6 @@ class Exercise:
         return make_instance(self.graph, self.topology)
 
     @cached_property
-    def actor(self) -> Actor:
-        """What lets a policy play."""
-        return Actor(self.instance, self.config.device, threads=self.threads)
-
-    @cached_property
     def bound_s(self) -> float:
         """A lower bound of the makespan of any assignment."""
         return lower_bounds(self.graph, self.topology).best_s
@@ -84,24 +78,23 @@ class Exercise:
         config, policy = self.config, self.config.policy
         if config.sim.expert is None or "sim" not in config.stages:
             return None
-        if not isinstance(policy, PolicyConfig) or not policy.place:
+        if isinstance(policy, RivalConfig) or not policy.place:
             return None
         return Expert(self.graph, self.topology, config, self.threads, self._pool)
 
-    def prepare(self) -> None:
+    def prepare(self, policy: TrainablePolicy) -> None:
         """Make all that training needs now, so that no update has to."""
-        _ = self.actor, self.bound_s, self.expert
+        _ = self.view(policy), self.bound_s, self.expert
 
     def see(self, topology: Topology) -> None:
         """Let the policy see the costs of this topology."""
         self.instance = make_instance(self.graph, topology)
-        self.actor = Actor(self.instance, self.config.device, threads=self.threads)
         self._view = None
 
-    def view(self, policy: BaselinePolicy) -> Any:
-        """What a baseline reads of the instance, made once."""
+    def view(self, policy: TrainablePolicy) -> Any:
+        """What a policy reads of the instance, made once."""
         if self._view is None:
-            self._view = policy.view(self.instance, self.config.device)
+            self._view = policy.view(self.instance, self.config.device, threads=self.threads)
         return self._view
 
     @property

@@ -18,12 +18,13 @@ from doppler.mdp.features import early
 from doppler.mdp.rollout import Rollouts, Sampling
 from doppler.policies.acting import Actor, episode_seeds
 from doppler.policies.dual import DualPolicy, Scores
+from doppler.policies.gradients.losses import chosen, entropy, tensor
 from doppler.policies.inputs import Inputs, replicate, with_state
 from doppler.policies.plc import log_same, place_log_softmax
+from doppler.policies.trainable import Choices
 from doppler.training.config import TrainConfig
 from doppler.training.exercise import Exercise
-from doppler.training.gradients.losses import chosen, entropy, tensor
-from doppler.training.reinforce import advantages, choice_loss, sampling_at
+from doppler.training.reinforce import advantages, policy_loss, sampling_at
 
 
 def reinforce_by_steps(
@@ -33,16 +34,15 @@ def reinforce_by_steps(
     stage = config.sim
     seeds = episode_seeds(config.seed, 1, number, stage.batch)
     sampling, every_step = sampling_at(stage, share), stage.messages == "step"
-    played = play(policy, exercise.actor, sampling, seeds, every_step=every_step)
+    played = play(policy, exercise.view(policy), sampling, seeds, every_step=every_step)
     makespans = exercise.measure(played.rollouts, number)
-    gain = tensor(played.place, advantages(exercise, makespans, stage)).float()
-    loss = torch.zeros((), device=gain.device)
+    gains = advantages(exercise, makespans, stage)[:, None]
+    choices = []
     if policy.config.select:
-        loss = loss + choice_loss(played.selected(), entropy(played.select), gain, stage)
+        choices.append(Choices(played.selected(), entropy(played.select)))
     if policy.config.place:
-        picked = chosen(played.place, played.rollouts)
-        loss = loss + choice_loss(picked, entropy(played.place), gain, stage)
-    return loss, makespans
+        choices.append(Choices(chosen(played.place, played.rollouts), entropy(played.place)))
+    return policy_loss(choices, gains, stage), makespans
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,19 +9,17 @@ race against it before it takes its place.
 from math import isfinite
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from doppler.base.arrays import FloatArray, IntArray
 from doppler.mdp.rollout import GREEDY, Sampling
 from doppler.placers.search.annealing import starting_points
 from doppler.policies.acting import episode_seeds
-from doppler.policies.dual import DualPolicy, Scores
+from doppler.policies.trainable import TrainablePolicy
 from doppler.serving.measuring import Bench
 from doppler.serving.prediction import digest
 from doppler.training.config import RealConfig, TrainConfig
 from doppler.training.exercise import Exercise
-from doppler.training.gradients.losses import tensor
 from doppler.training.reinforce import CLIP, lesson_loss, policy_loss, sampling_at
 
 STAGE = 2  # of seeds
@@ -30,7 +28,7 @@ FIRST_SAMPLES = 32  # of the policy, among which the first incumbent may be
 
 
 def refine(
-    policy: DualPolicy, exercise: Exercise, config: TrainConfig, share: float, number: int
+    policy: TrainablePolicy, exercise: Exercise, config: TrainConfig, share: float, number: int
 ) -> tuple[Tensor, FloatArray]:
     """The loss of one update, when `share` of the stage is done, and the measured makespans."""
     bench, stage = exercise.bench, config.real
@@ -40,23 +38,25 @@ def refine(
     bench.warm.clear()  # another graph may have run in between
     bench.predictor.recalibrate()
     exercise.see(bench.predictor.calibrated)
-    scores = policy(exercise.actor.inputs)
+    forward = policy.on(exercise.view(policy))
     sampling = sampling_at(stage.reinforcement, share)
     seeds = episode_seeds(config.seed, STAGE, number, stage.samples + stage.lessons)
-    played = exercise.actor.play(policy, scores, sampling, seeds[: stage.samples], record=False)
+    sampled, lots = seeds[: stage.samples], seeds[stage.samples :]
+    played = forward.play(sampling, sampled, record=False)
     devices = exercise.instance.expand(played.devices)
     rows = pick(bench, devices, stage)
-    rivals = np.concatenate([devices[rows], search(bench, stage.moves, number, config.seed)])
-    found = bench.measure(rivals)
+    challengers = np.concatenate([devices[rows], search(bench, stage.moves, number, config.seed)])
+    found = bench.measure(challengers)
     makespans = bench.penalized(found[: len(rows)])
-    gain = tensor(scores.select, gains(bench, makespans, exercise.instance.tables.scale_s)).float()
-    rollouts = exercise.actor.play(policy, scores, sampling, seeds[rows])  # as before, recorded
-    temperature = sampling.place_temperature or 1.0
-    loss = policy_loss(policy, scores, rollouts, gain, stage.reinforcement, temperature)
-    challenge(bench, rivals, found)
+    gain = gains(bench, makespans, exercise.instance.tables.scale_s)[:, None]
+    rollouts = forward.recorded(played, rows, sampling, sampled)
+    loss = policy_loss(forward.choices(rollouts, sampling), gain, stage.reinforcement)
+    challenge(bench, challengers, found)
     exercise.keep_incumbent()
-    lots = seeds[stage.samples :]
-    return loss + _imitation(policy, scores, exercise, sampling, lots), makespans
+    if stage.lessons and policy.learns_to_place:
+        lessons = np.concatenate([exercise.best_devices[None], bench.fastest.devices])
+        loss = loss + lesson_loss(forward, sampling, lessons[: stage.lessons], lots)
+    return loss, makespans
 
 
 def begin(exercise: Exercise, config: TrainConfig, proposed: IntArray) -> None:
@@ -70,14 +70,14 @@ def begin(exercise: Exercise, config: TrainConfig, proposed: IntArray) -> None:
             bench.challenge(rival)
 
 
-def proposals(policy: DualPolicy, exercise: Exercise, config: TrainConfig) -> IntArray:
+def proposals(policy: TrainablePolicy, exercise: Exercise, config: TrainConfig) -> IntArray:
     """(K, V) one greedy and some sampled assignments."""
-    play, scores = exercise.actor.play, policy.scores(exercise.actor.inputs)
+    forward = policy.acting(exercise.view(policy))
     seeds = episode_seeds(config.seed, STAGE + 1, 0, FIRST_SAMPLES)
     warm = Sampling(select_temperature=0.3, place_temperature=0.3)
     played = [
-        play(policy, scores, GREEDY, seeds[:1], record=False).devices,
-        play(policy, scores, warm, seeds, record=False).devices,
+        forward.play(GREEDY, seeds[:1], record=False).devices,
+        forward.play(warm, seeds, record=False).devices,
     ]
     return exercise.instance.expand(np.concatenate(played))
 
@@ -176,15 +176,3 @@ def challenge(bench: Bench, devices: IntArray, makespans: FloatArray) -> None:
         if digest(devices[row]) not in barred:
             bench.challenge(devices[row])
             return
-
-
-def _imitation(
-    policy: DualPolicy, scores: Scores, exercise: Exercise, sampling: Sampling, seeds: IntArray
-) -> Tensor:
-    """PLC's cross-entropy to the incumbent and as many of the fastest as there are seeds left."""
-    if not len(seeds) or not policy.config.place:
-        return torch.zeros((), device=scores.select.device)
-    assert exercise.bench is not None
-    others = exercise.bench.fastest.devices
-    lessons = np.concatenate([exercise.best_devices[None], others])[: len(seeds)]
-    return lesson_loss(policy, scores, exercise, sampling, lessons, seeds)

@@ -17,14 +17,13 @@ from doppler.executor import Executor
 from doppler.graph.graph import Graph
 from doppler.placers.base import cores
 from doppler.policies.configs import for_devices
-from doppler.policies.kinds import Policy, make_any
-from doppler.policies.rivals.base import BaselinePolicy
+from doppler.policies.kinds import make_any
 from doppler.policies.threads import one_thread
+from doppler.policies.trainable import TrainablePolicy
 from doppler.serving.measuring import Measured
 from doppler.topology.topology import Topology
 from doppler.training.config import TrainConfig
 from doppler.training.exercise import Exercise, under
-from doppler.training.gradients.baseline import imitate_rule, refine_baseline, reinforce_baseline
 from doppler.training.imitation import imitate
 from doppler.training.per_step import reinforce_by_steps
 from doppler.training.real import refine
@@ -33,11 +32,6 @@ from doppler.training.variants import vary
 
 Update = Callable[[Any, Exercise, TrainConfig, float, int], tuple[Tensor, FloatArray]]
 UPDATES: dict[str, Update] = {"imitation": imitate, "sim": reinforce, "real": refine}
-BASELINE_UPDATES: dict[str, Update] = {
-    "imitation": imitate_rule,
-    "sim": reinforce_baseline,
-    "real": refine_baseline,
-}
 SHARES = {"imitation": 0.1, "sim": 0.5, "real": 1.0}  # of what is left of a budget, at most
 
 
@@ -88,7 +82,7 @@ class Trainer:
         pairs: Sequence[tuple[Graph, Topology]],
         config: TrainConfig,
         *,
-        policy: Policy | None = None,
+        policy: TrainablePolicy | None = None,
         executor: Executor | None = None,
         starts: Sequence[Assignment] = (),
         lazy: bool = False,
@@ -113,10 +107,10 @@ class Trainer:
             config = replace(config, policy=policy.config)
         config = replace(config, policy=for_devices(config.policy, pairs[0][1].num_devices))
         self.config = config
-        self.policy = (policy or make_any(config.policy, config.seed)).to(config.device)
-        if isinstance(self.policy, BaselinePolicy):
-            for _, topology in pairs:
-                self.policy.check_machine(topology.num_devices, topology.name)
+        self.policy: TrainablePolicy = policy or make_any(config.policy, config.seed)
+        self.policy.to(config.device)
+        for _, topology in pairs:
+            self.policy.check_machine(topology.num_devices, topology.name)
         self.optimizer = torch.optim.Adam(self.policy.parameters())
         self.exercises = [
             Exercise(
@@ -133,7 +127,7 @@ class Trainer:
         ]
         if not lazy:
             for exercise in self.all_exercises:
-                exercise.prepare()
+                exercise.prepare(self.policy)
         self.stage = 0  # index of the stage under way
         self.update = 0  # updates done in it
         self.seconds = 0.0  # of training so far
@@ -187,8 +181,6 @@ class Trainer:
 
     def _update_of(self, stage: str) -> Update:
         """What makes an update of a stage."""
-        if isinstance(self.policy, BaselinePolicy):
-            return BASELINE_UPDATES[stage]
         per_step = stage == "sim" and self.config.sim.messages == "step"
         return reinforce_by_steps if per_step else UPDATES[stage]
 
@@ -262,8 +254,7 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         self.optimizer.step()
-        if isinstance(self.policy, BaselinePolicy):
-            self.policy.settle()
+        self.policy.after_step()
 
     def _progress(self, stage: str, lesson: "_Lesson", lr: float) -> Progress:
         exercise, makespans = lesson.exercise, lesson.makespans

@@ -12,10 +12,10 @@ from torch.utils.checkpoint import checkpoint
 
 from doppler.base.arrays import IntArray
 from doppler.mdp.instance import Instance
-from doppler.mdp.rollout import Sampling
+from doppler.mdp.rollout import Roller, Sampling
 from doppler.policies.configs import PlacetoConfig
 from doppler.policies.rivals.base import (
-    BaselinePolicy,
+    RivalPolicy,
     View,
     costs_and_sizes,
     fixed_order,
@@ -107,7 +107,7 @@ class PlacetoView(View):
         )
 
 
-class PlacetoPolicy(BaselinePolicy):
+class PlacetoPolicy(RivalPolicy):
     r"""Logits of all devices for the vertex at hand, from the graph as it is placed now.
 
     .. math::
@@ -148,17 +148,24 @@ class PlacetoPolicy(BaselinePolicy):
         )
         self.apply(even_at_first)
 
-    def settle(self) -> None:
-        """After an update, normalise by what was seen in it."""
+    @property
+    def rewards_steps(self) -> bool:
+        """Whether each step is rewarded."""
+        improves: bool = self.config.form == "improve"
+        return improves
+
+    def after_step(self) -> None:
+        """Normalise by what was seen in the update."""
         self.normal.settle()
 
-    def view(self, instance: Instance, device: str = "cpu") -> PlacetoView:
+    def view(self, instance: Instance, device: str = "cpu", *, threads: int = 1) -> PlacetoView:
         """What the policy reads of an instance."""
         self.check_machine(instance.num_devices, instance.topology.name)
         order, n = fixed_order(instance), instance.num_vertices
         source, target = ordered_edges(instance, order)
         return PlacetoView(
             order=order,
+            roller=Roller(instance, threads=threads),
             step=np.argsort(order),
             first=np.arange(n),
             static=spread(costs_and_sizes(instance)[order], device),

@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 from doppler.base.arrays import FloatArray, IntArray
 from doppler.mdp.instance import Instance
-from doppler.mdp.rollout import Sampling
+from doppler.mdp.rollout import Roller, Sampling
 from doppler.policies.configs import Seq2SeqConfig
 from doppler.policies.rivals.base import (
     NUM_KINDS,
-    BaselinePolicy,
+    RivalPolicy,
     View,
     apart_at_first,
     costs_and_sizes,
@@ -33,7 +33,7 @@ class Seq2SeqView(View):
     features: Tensor  # (g, c) cost, output size, kinds, and which groups feed and read it
 
 
-class Seq2SeqPolicy(BaselinePolicy):
+class Seq2SeqPolicy(RivalPolicy):
     r"""Logits of all devices for one group after the other.
 
     .. math::
@@ -62,7 +62,7 @@ class Seq2SeqPolicy(BaselinePolicy):
             apart_at_first(nn.Linear(width, config.devices)),
         )
 
-    def view(self, instance: Instance, device: str = "cpu") -> Seq2SeqView:
+    def view(self, instance: Instance, device: str = "cpu", *, threads: int = 1) -> Seq2SeqView:
         """What the policy reads of an instance."""
         self.check_machine(instance.num_devices, instance.topology.name)
         order, n = fixed_order(instance), instance.num_vertices
@@ -71,6 +71,7 @@ class Seq2SeqPolicy(BaselinePolicy):
         features = group_features(instance, order, edges, group, self.config.groups, device)
         return Seq2SeqView(
             order=order,
+            roller=Roller(instance, threads=threads),
             step=group[np.argsort(order)],
             first=np.unique(group, return_index=True)[1] if n else np.zeros(0, np.int64),
             features=features,

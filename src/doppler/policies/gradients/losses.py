@@ -7,8 +7,8 @@ from torch import Tensor
 
 from doppler.mdp.rollout import Rollouts
 from doppler.policies.dual import DualPolicy, Scores
+from doppler.policies.gradients.log_sums import log_sums
 from doppler.policies.plc import place_log_softmax
-from doppler.training.gradients.log_sums import log_sums
 
 
 def select_log_probs(

@@ -1,4 +1,4 @@
-"""`dop train --policy` and `dop compare` with the learned baselines."""
+"""`dop train --policy` and `dop compare` with the rivals."""
 
 import json
 from pathlib import Path
