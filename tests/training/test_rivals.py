@@ -157,9 +157,9 @@ def test_names_of_policies_and_presets() -> None:
 def test_the_teacher_says_where_a_vertex_could_start_first() -> None:
     config = quick("placeto")
     trainer = Trainer([(graph(), Topology.preset("p100x4"))], config)
-    (exercise,) = trainer.exercises
+    (record,) = trainer.records
     policy: Any = trainer.policy
-    view = exercise.view(policy)
+    view = record.view(policy)
     devices = np.random.default_rng(0).integers(4, size=(3, len(view.order)))
     early = early_devices(view, devices)
     assert early.any(axis=2).all()
@@ -167,7 +167,7 @@ def test_the_teacher_says_where_a_vertex_could_start_first() -> None:
 
     column = DEVICE_FEATURES.index("extra_start")
     for row, right in zip(devices, early, strict=True):
-        episode = Episode(exercise.instance)
+        episode = Episode(record.exercise.instance)
         for step, vertex in enumerate(view.order.tolist()):
             seen = episode.device_features(vertex)[:, column]
             assert ((seen <= 0) == right[step]).all()
@@ -179,12 +179,12 @@ def test_imitation_comes_closer_to_its_teacher(name: str) -> None:
     config = replace(quick(name, width=16), stages=("imitation",))
     config = replace(config, imitation=replace(config.imitation, episodes=160, lr=(1e-2, 1e-2)))
     trainer = Trainer([(graph(), Topology.preset("p100x4"))], config)
-    (exercise,) = trainer.exercises
+    (record,) = trainer.records
     policy: Any = trainer.policy
-    before = imitate(policy, exercise, config, 0.0, 999)[0].item()
+    before = imitate(policy, record, config, 0.0, 999)[0].item()
     for _ in trainer.run():
         pass
-    assert imitate(policy, exercise, config, 0.0, 999)[0].item() < 0.9 * before
+    assert imitate(policy, record, config, 0.0, 999)[0].item() < 0.9 * before
 
 
 def test_placeto_counts_every_improvement() -> None:
@@ -193,7 +193,7 @@ def test_placeto_counts_every_improvement() -> None:
     trainer = Trainer([(two_chains(), TWO)], config)
     progress = list(trainer.run())
     single_s = float(np.sum([4, 3, 5, 2, 6, 4]))
-    assert trainer.exercises[0].best_s <= min(single_s, *(p.least_s for p in progress))
+    assert trainer.records[0].best_s <= min(single_s, *(p.least_s for p in progress))
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ def test_real_runs_teach_a_rival(tmp_path: Path) -> None:
     trainer = Trainer([(graph(), p100)], config, executor=Simulator(p100))
     stages = [progress.stage for progress in trainer.run()]
     assert stages == ["sim"] * 3 + ["real"] * 3
-    measured = trainer.exercises[0].measured()
+    measured = trainer.records[0].measured()
     assert measured is not None
     assert measured.runs > 0
 

@@ -1,4 +1,4 @@
-"""Run: training that is logged, saved, and can be stopped and gone on with."""
+"""Run: training that is logged, saved, and can be stopped and resumed."""
 
 import signal
 import threading
@@ -30,11 +30,11 @@ from doppler.runs.metrics import (
     scalars_of_gaps,
     tensorboard,
 )
-from doppler.serving.measuring import Measured
+from doppler.runs.validation import FamilyGap, Pace, Validation, make_validation
+from doppler.serving.trials import Measured
 from doppler.training.config import check_extension
 from doppler.training.config_io import config_to
 from doppler.training.trainer import Progress, Trainer
-from doppler.training.validation import FamilyGap, Pace, Validation, make_validation
 
 SAVE_EVERY_S = 30.0
 MakeExecutor = Callable[[Manifest], Executor | None]  # for a run's Stage III
@@ -83,13 +83,15 @@ class Run:
         save_every_s: float,
         wandb: bool,
         validation: Validation | None = None,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
         """Made by `start_run` or `resume_run`; the directory is the run's from here on."""
+        self._clock = clock
         self.manifest, self.directory, self.trainer = manifest, directory, trainer
         self.tally, self.save_every_s = tally, save_every_s
         recipe = manifest.recipe
         # Those that are shown one by one: without variants, or problems that were drawn.
-        self.labels = [e.label for e in trainer.exercises] if recipe is None else []
+        self.labels = [record.label for record in trainer.records] if recipe is None else []
         self.validation = validation
         self.gaps: tuple[FamilyGap, ...] = ()  # of the last validation
         self._pace = Pace(0.0 if recipe is None else recipe.validate_every_s)
@@ -103,22 +105,22 @@ class Run:
             self._metrics = MetricsFile(path, tally.steps)
             events = tensorboard(path, tally.steps)
         self.has_tensorboard = events is not None
-        self._plots = Thinned(plots if events is None else [*plots, events])
+        self._plots = Thinned(plots if events is None else [*plots, events], clock)
         self._stopping = False
         self._between = True  # two updates: what can be saved
         self._broken = False  # the directory cannot be written
 
     def __iter__(self) -> Iterator[Progress]:
         """Train on; every update is logged, then yielded, and saved now and then."""
-        saved = monotonic()
+        saved = self._clock()
         with closing(self.trainer.run()) as updates:
             while (progress := self._next(updates)) is not None:
                 yield progress
                 if self._stopping:
                     raise Interrupted
-                if monotonic() - saved >= self.save_every_s:
+                if self._clock() - saved >= self.save_every_s:
                     self.save()
-                    saved = monotonic()
+                    saved = self._clock()
         self.finished = True
 
     def _next(self, updates: Iterator[Progress]) -> Progress | None:
@@ -149,21 +151,21 @@ class Run:
 
     def results(self) -> list[Result]:
         """What the run has come to, exercise by exercise."""
-        exercises = self.trainer.exercises
+        records = self.trainer.records
         return [
             Result(
-                exercise=exercise.label,
-                graph=exercise.graph.name,
-                topology=exercise.topology.name,
-                makespan_s=exercise.best_s,
-                lower_bound_s=exercise.bound_s,
-                gap=gap(exercise.best_s, exercise.bound_s),
-                episodes=self.tally.episodes.get(exercise.label, 0),
-                seconds=self.tally.seconds.get(exercise.label, 0.0),
+                exercise=record.label,
+                graph=record.exercise.graph.name,
+                topology=record.exercise.topology.name,
+                makespan_s=record.best_s,
+                lower_bound_s=record.exercise.bound_s,
+                gap=gap(record.best_s, record.exercise.bound_s),
+                episodes=self.tally.episodes.get(record.label, 0),
+                seconds=self.tally.seconds.get(record.label, 0.0),
                 assignment=path,
-                measured=exercise.measured(),
+                measured=record.measured(),
             )
-            for exercise, path in zip(exercises, self.directory.best_files(exercises), strict=True)
+            for record, path in zip(records, self.directory.best_files(records), strict=True)
         ]
 
     def validate(self) -> tuple[FamilyGap, ...]:
@@ -174,8 +176,9 @@ class Run:
 
     def _log(self, progress: Progress, seconds: float) -> None:
         tally, name = self.tally, progress.exercise
-        # Of those that are trained on together one is told of, by turns; it stands for all.
-        batch: int = self.trainer.together * getattr(self.manifest.config, progress.stage).batch
+        # Of the problems of one step one is shown, in turn; it stands for all.
+        batch: int = getattr(self.manifest.config, progress.stage).batch
+        batch *= self.trainer.problems_per_step
         tally.steps += 1
         tally.episodes[name] = tally.episodes.get(name, 0) + batch
         tally.seconds[name] = tally.seconds.get(name, 0.0) + seconds
@@ -188,7 +191,7 @@ class Run:
             if gaps:
                 self._plots.send(tally.steps, scalars_of_gaps(gaps))
             if self.manifest.recipe is not None:
-                self._plots.log(tally.steps, progress, together=True)
+                self._plots.log(tally.steps, progress, as_one=True)
             elif name in self.labels:
                 self._plots.log(tally.steps, progress)
         self._broken = False

@@ -1,6 +1,5 @@
 """Predictor: the simulator, recalibrated by what was measured."""
 
-import hashlib
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
@@ -13,6 +12,7 @@ from doppler.graph.graph import Graph
 from doppler.placers.registry import make_placer
 from doppler.placers.search.annealing import INSTANT
 from doppler.placers.search.improver import Improver
+from doppler.serving.incumbent import digest
 from doppler.sim.config import SimConfig
 from doppler.tasks import enumerate_tasks
 from doppler.topology.topology import Topology
@@ -129,11 +129,6 @@ class Predictor:
         return self._improver.improve(
             devices, moves, hot=ANNEAL.hot, cold=ANNEAL.cold, seed=seed, threads=self._threads
         )
-
-
-def digest(devices: IntArray) -> str:
-    """A name for (V,) devices."""
-    return hashlib.blake2b(devices.astype(np.int64).tobytes(), digest_size=8).hexdigest()
 
 
 def times_of(graph: Graph, topology: Topology, trace: Trace) -> FloatArray:

@@ -14,7 +14,7 @@ from doppler.policies.configs import (
     Seq2SeqConfig,
 )
 from doppler.scheduler.choose import FIFO, ORDER, check_strategy
-from doppler.serving.confidence import check_race
+from doppler.serving.race import check_race
 from doppler.sim.config import SimConfig
 from doppler.sim.noise import Noise
 
@@ -117,7 +117,7 @@ class RealConfig:
     running_mean: bool = False  # the baseline: of all runs so far, or of the batch
     warm_up: int = 1  # the first runs of an assignment in an update, which do not count
     repeats: int = 1  # runs of an assignment that do
-    most: int = 16  # runs of a challenger, and of the incumbent, until one of them has won
+    max_runs: int = 16  # of a challenger, and of the incumbent, until one of them has won
     confidence: float = 0.95  # with which a challenger must be faster to become the incumbent
     backend: str = "cpu"  # of the engine, where no other executor is given
     timeout_s: float = 60.0  # of that engine
@@ -139,7 +139,7 @@ class RealConfig:
             raise UnknownNameError("backend", self.backend, BACKENDS)
         if not self.timeout_s > 0:
             raise ConfigError(f"real.timeout_s is {self.timeout_s}, must be positive")
-        check_race(self.confidence, self.most)
+        check_race(self.confidence, self.max_runs)
 
     @property
     def reinforcement(self) -> ReinforceConfig:
@@ -165,7 +165,7 @@ class TrainConfig:
     strategy: str = FIFO
     limit_memory: bool = True
     clip: float = 1.0  # largest norm of a gradient
-    together: int = 1  # graphs on topologies that one step of the optimizer learns from
+    problems_per_step: int = 1  # graphs on topologies that one step of the optimizer learns from
     seconds: float | None = None  # for all stages; the last then has as many episodes as fit
     seed: int = 0
     threads: int | None = None  # of rollouts, simulation and search; one per core if None
@@ -179,8 +179,8 @@ class TrainConfig:
         self._check_rival()
         if self.seconds is not None:
             check_seconds(self.seconds)
-        if self.together < 1:
-            raise ConfigError(f"together is {self.together}, must be at least 1")
+        if self.problems_per_step < 1:
+            raise ConfigError(f"problems_per_step is {self.problems_per_step}, must be at least 1")
         if self.variants < 0 or not self.variation >= 0:
             raise ConfigError("variants and variation must not be negative")
         if not self.clip > 0:
@@ -213,6 +213,12 @@ class TrainConfig:
         """The same, with the stages named that are usual for what training starts from."""
         usual = FROM_NOTHING if from_nothing else FROM_A_POLICY
         return self if self.stages else replace(self, stages=usual)
+
+    @property
+    def has_expert(self) -> bool:
+        """Whether Stage II has an expert. It teaches placing, so that must be learned."""
+        learned = isinstance(self.policy, RivalConfig) or self.policy.place
+        return self.sim.expert is not None and "sim" in self.stages and learned
 
     @property
     def sim_config(self) -> SimConfig:
@@ -260,7 +266,7 @@ PRESETS = {
             entropy=3e-3,
             expert=ExpertConfig(moves=500, until=0.5),
         ),
-        together=4,
+        problems_per_step=4,
     ),
     "paper": TrainConfig(  # Sec. 6.1, where not said otherwise; one episode per update
         preset="paper",

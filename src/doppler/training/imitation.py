@@ -7,18 +7,18 @@ from doppler.mdp.rollout import Sampling
 from doppler.policies.acting import episode_seeds
 from doppler.policies.trainable import TrainablePolicy
 from doppler.training.config import TrainConfig
-from doppler.training.exercise import Exercise
+from doppler.training.record import Record
 
 
 def imitate(
-    policy: TrainablePolicy, exercise: Exercise, config: TrainConfig, share: float, number: int
+    policy: TrainablePolicy, record: Record, config: TrainConfig, share: float, number: int
 ) -> tuple[Tensor, FloatArray]:
     """The loss of one update, and the makespans of its episodes.
 
     The policy itself plays; at every state it visits, the teacher says what it would have done.
     """
-    forward = policy.on(exercise.view(policy))
+    forward = policy.on(record.view(policy))
     seeds = episode_seeds(config.seed, 0, number, config.imitation.batch)
     rollouts = forward.play(Sampling(), seeds)
-    makespans = exercise.measure(rollouts, number)
+    makespans = record.measure(rollouts, number)
     return forward.select_rule_loss(rollouts) + forward.place_rule_loss(rollouts), makespans

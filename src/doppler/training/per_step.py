@@ -23,20 +23,20 @@ from doppler.policies.inputs import Inputs, replicate, with_state
 from doppler.policies.plc import log_same, place_log_softmax
 from doppler.policies.trainable import Choices
 from doppler.training.config import TrainConfig
-from doppler.training.exercise import Exercise
+from doppler.training.record import Record
 from doppler.training.reinforce import advantages, policy_loss, sampling_at
 
 
 def reinforce_by_steps(
-    policy: DualPolicy, exercise: Exercise, config: TrainConfig, share: float, number: int
+    policy: DualPolicy, record: Record, config: TrainConfig, share: float, number: int
 ) -> tuple[Tensor, FloatArray]:
     """As `reinforce`, without an expert; messages are passed as often as the config says."""
     stage = config.sim
     seeds = episode_seeds(config.seed, 1, number, stage.batch)
     sampling, every_step = sampling_at(stage, share), stage.messages == "step"
-    played = play(policy, exercise.view(policy), sampling, seeds, every_step=every_step)
-    makespans = exercise.measure(played.rollouts, number)
-    gains = advantages(exercise, makespans, stage)[:, None]
+    played = play(policy, record.view(policy), sampling, seeds, every_step=every_step)
+    makespans = record.measure(played.rollouts, number)
+    gains = advantages(record, makespans, stage)[:, None]
     choices = []
     if policy.config.select:
         choices.append(Choices(played.selected(), entropy(played.select)))

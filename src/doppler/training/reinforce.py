@@ -12,7 +12,7 @@ from doppler.policies.acting import episode_seeds
 from doppler.policies.gradients.losses import tensor
 from doppler.policies.trainable import Choices, ForwardPass, TrainablePolicy
 from doppler.training.config import ReinforceConfig, TrainConfig
-from doppler.training.exercise import Exercise
+from doppler.training.record import Record
 
 SMALLEST = 1e-9  # spread of a batch, as a share of the makespan, below which all is the same
 IMPOSSIBLE = -30.0  # log-probability from which a choice is none for a policy
@@ -20,26 +20,27 @@ CLIP = 3.0  # spreads of the batch beyond which an episode counts no more
 
 
 def reinforce(
-    policy: TrainablePolicy, exercise: Exercise, config: TrainConfig, share: float, number: int
+    policy: TrainablePolicy, record: Record, config: TrainConfig, share: float, number: int
 ) -> tuple[Tensor, FloatArray]:
     """The loss of one update, when `share` of the stage is done, and its episodes' makespans."""
     stage = config.sim
     sampling = sampling_at(stage, share)
-    forward = policy.on(exercise.view(policy))
+    forward = policy.on(record.view(policy))
     seeds = episode_seeds(config.seed, 1, number, stage.batch + _num_lessons(stage))
     rollouts = forward.play(sampling, seeds[: stage.batch])
-    makespans = exercise.measure(rollouts, number)
-    gains = advantages(exercise, makespans, stage)[:, None]
+    makespans = record.measure(rollouts, number)
+    gains = advantages(record, makespans, stage)[:, None]
     if (states := forward.states(rollouts)) is not None:
-        gains = improvements(exercise, states, stage, number)
+        gains = improvements(record, states, stage, number)
     loss = policy_loss(forward.choices(rollouts, sampling), gains, stage)
     if stage.anchor:
         loss = loss + stage.anchor * forward.select_rule_loss(rollouts)
-    if stage.expert is not None and share < stage.expert.until and exercise.expert is not None:
-        devices = exercise.instance.expand(rollouts.devices)
-        lessons = exercise.expert.lessons(devices, makespans, number)
-        if exercise.expert.best_s < exercise.best_s and len(lessons):
-            exercise.consider(exercise.expert.pool.devices[0])
+    expert = record.exercise.expert
+    if expert is not None and share < expert.config.until:
+        devices = forward.instance.expand(rollouts.devices)
+        lessons = expert.lessons(record.pool, devices, makespans, number)
+        if record.pool.best_s < record.best_s and len(lessons):
+            record.consider(record.pool.devices[0])
         if len(lessons):  # none where nothing that runs has been found yet
             loss = loss + lesson_loss(forward, sampling, lessons, seeds[stage.batch :])
     return loss, makespans
@@ -78,7 +79,7 @@ def lesson_loss(
 
 
 def improvements(
-    exercise: Exercise, states: IntArray, stage: ReinforceConfig, number: int
+    record: Record, states: IntArray, stage: ReinforceConfig, number: int
 ) -> FloatArray:
     """(B, T) how much better than others at the same step an episode got from each step on.
 
@@ -87,9 +88,10 @@ def improvements(
     n) devices before each step and after the last.
     """
     count, steps = states.shape[:2]
+    exercise = record.exercise
     every = exercise.instance.expand(states).reshape(count * steps, -1)
-    found = exercise.makespans(every, number).reshape(count, steps)
-    exercise.consider(every[int(np.argmin(found))])
+    found = record.penalized(exercise.makespans(every, number)).reshape(count, steps)
+    record.consider(every[int(np.argmin(found))])
     left = found[:, :-1] - found[:, -1:]
     if stage.running_mean and count == 1:
         return np.array(left / exercise.instance.tables.scale_s)
@@ -98,18 +100,18 @@ def improvements(
     return gains
 
 
-def advantages(exercise: Exercise, makespans: FloatArray, stage: ReinforceConfig) -> FloatArray:
+def advantages(record: Record, makespans: FloatArray, stage: ReinforceConfig) -> FloatArray:
     """(B,) how much better than the baseline each episode was.
 
     Against the mean of all episodes so far (Sec. 4.1), over the scale of the instance; or against
     the mean of the batch, over its spread.
     """
     mean_s = float(makespans.mean())
-    baseline_s = exercise.mean_s if exercise.episodes else mean_s
-    exercise.episodes += len(makespans)
-    exercise.mean_s += (mean_s - exercise.mean_s) * len(makespans) / exercise.episodes
+    baseline_s = record.mean_s if record.episodes else mean_s
+    record.episodes += len(makespans)
+    record.mean_s += (mean_s - record.mean_s) * len(makespans) / record.episodes
     if stage.running_mean:
-        return np.array((baseline_s - makespans) / exercise.instance.tables.scale_s)
+        return np.array((baseline_s - makespans) / record.exercise.instance.tables.scale_s)
     spread_s = makespans.std() + 1e-9 * mean_s
     gain: FloatArray = np.clip((mean_s - makespans) / spread_s, -CLIP, CLIP)
     return gain

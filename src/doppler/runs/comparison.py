@@ -9,10 +9,10 @@ from doppler.placers.registry import make_placer
 from doppler.policies.arrays.checkpoint import has_shipped_policy
 from doppler.runs.run import Run
 from doppler.sim.simulator import Simulator
-from doppler.training.exercise import Exercise
+from doppler.training.record import Record
 
 ALL_S = 12.0  # seconds that all placers have together, about
-MOST_S = 2.0  # seconds that one placer has for one exercise, at most
+MAX_S = 2.0  # seconds that one placer has for one exercise, at most
 POLICY, SHIPPED, AUTO = "policy", "doppler", "auto"
 
 
@@ -38,33 +38,32 @@ def compare(run: Run) -> list[Comparison]:
     names = {POLICY: f"{trainer.policy.kind}:{run.directory.path}", AUTO: AUTO}
     if has_shipped_policy():
         names[SHIPPED] = SHIPPED
-    budget_s = min(MOST_S, ALL_S / (len(names) * len(trainer.exercises)))
+    budget_s = min(MAX_S, ALL_S / (len(names) * len(trainer.records)))
     placers = {key: make_placer(name, budget_s=budget_s) for key, name in names.items()}
     simulators = [
-        Simulator(exercise.recalibrated() or exercise.topology, config.sim_config)
-        for exercise in trainer.exercises
+        Simulator(record.recalibrated() or record.exercise.topology, config.sim_config)
+        for record in trainer.records
     ]
-    cases = list(product(zip(trainer.exercises, simulators, strict=True), placers))
+    cases = list(product(zip(trainer.records, simulators, strict=True), placers))
     found_s: dict[str, list[float]] = {key: [] for key in placers}  # by exercise
-    for (exercise, simulator), key in track(cases, "comparing"):
+    for (record, simulator), key in track(cases, "comparing"):
+        exercise = record.exercise
         placed = placers[key].place(exercise.graph, simulator.topology, seed=config.seed)
         found_s[key].append(exercise.mean_makespan_s(placed.devices, simulator))
     return [
         Comparison(
-            best_s=_best_s(exercise, simulator),
+            best_s=_best_s(record, simulator),
             policy_s=found_s[POLICY][number],
             shipped_s=found_s[SHIPPED][number] if SHIPPED in found_s else None,
             auto_s=found_s[AUTO][number],
             budget_s=budget_s,
         )
-        for number, (exercise, simulator) in enumerate(
-            zip(trainer.exercises, simulators, strict=True)
-        )
+        for number, (record, simulator) in enumerate(zip(trainer.records, simulators, strict=True))
     ]
 
 
-def _best_s(exercise: Exercise, simulator: Simulator) -> float:
+def _best_s(record: Record, simulator: Simulator) -> float:
     """The simulated makespan of the best assignment of the run."""
-    if not isfinite(exercise.best_s):
+    if not isfinite(record.best_s):
         return inf
-    return exercise.mean_makespan_s(exercise.best_devices, simulator)
+    return record.exercise.mean_makespan_s(record.best_devices, simulator)
