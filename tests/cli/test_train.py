@@ -412,7 +412,7 @@ def test_a_run_is_not_overwritten(dop: Dop, here: Path) -> None:
     again = dop(*once)
     assert again.code == 2
     assert "`run` holds a training run already" in again.err
-    assert "hint: go on with it: dop train --resume -o run" in again.err
+    assert "hint: resume it: dop train --resume -o run" in again.err
 
 
 def test_without_torch(dop: Dop, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

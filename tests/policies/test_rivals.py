@@ -183,7 +183,7 @@ def test_large_and_small_chunks_and_recomputation_agree(
     found = []
     for chunk, saved in ((1 << 20, 1 << 30), (1, 1 << 30), (100, 0)):
         monkeypatch.setattr(placeto, "CHUNK", chunk)
-        monkeypatch.setattr(placeto, "MOST_SAVED", saved)
+        monkeypatch.setattr(placeto, "MAX_SAVED", saved)
         policy.zero_grad()
         log_probs = policy.log_probs(view, taken)
         log_probs[..., 0].sum().backward()

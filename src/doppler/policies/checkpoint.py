@@ -32,7 +32,7 @@ from doppler.policies.arrays.checkpoint import checked_metadata as checked_metad
 from doppler.policies.arrays.checkpoint import json_object as json_object
 from doppler.policies.arrays.checkpoint import read_provenance as read_provenance
 from doppler.policies.arrays.policy import ArrayPolicy
-from doppler.policies.configs import CONFIGS, AnyConfig, largest, most_layers
+from doppler.policies.configs import CONFIGS, AnyConfig, largest, max_layers
 from doppler.policies.dual import DualPolicy
 from doppler.policies.kinds import empty_policy
 from doppler.policies.trainable import TrainablePolicy
@@ -80,7 +80,7 @@ def load_any(path: str | Path, device: str = "cpu") -> TrainablePolicy:
                 hint="a newer version of doppler may have written it",
             )
         config: AnyConfig = config_of(metadata, CONFIGS[kind], path)
-        if most_layers(config) > len(file.entries) or largest(config) > num_bytes(file):
+        if max_layers(config) > len(file.entries) or largest(config) > num_bytes(file):
             raise too_few_weights(config, path)
         with torch.device("meta"):
             policy = empty_policy(config)

@@ -83,7 +83,7 @@ CONFIGS: dict[str, type[AnyConfig]] = {
 
 
 def for_devices(config: AnyConfig, num_devices: int) -> AnyConfig:
-    """The config with outputs for so many devices, where it does not say how many."""
+    """The config with outputs for this number of devices, unless it has one."""
     if isinstance(config, RivalConfig) and not config.devices:
         return replace(config, devices=num_devices)
     return config
@@ -96,8 +96,8 @@ def small(config: AnyConfig) -> AnyConfig:
     return config
 
 
-def most_layers(config: AnyConfig) -> int:
-    """The most layers of one sort that a policy of that shape has weights for."""
+def max_layers(config: AnyConfig) -> int:
+    """The largest number of layers of one sort that a policy of that shape has weights for."""
     if isinstance(config, PlacetoConfig):  # all rounds have the same
         return 1
     return max(getattr(config, name, 0) for name in ("rounds", "layers", "attention"))

@@ -19,8 +19,7 @@ from doppler.policies.threads import one_thread
 from doppler.policies.trainable import TrainablePolicy
 
 if TYPE_CHECKING:
-    from doppler.policies.acting import Actor
-    from doppler.policies.dual_pass import DualPass
+    from doppler.policies.acting import Actor, DualPass
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +44,7 @@ class DualPolicy(TrainablePolicy):
         self.select = Select(config.width)
         self.place = Place(config.width, config.features)
         # The state of an episode counts for nothing at first, so that a policy begins the same
-        # (and goes on so after imitation) whether messages are passed per episode or per step.
+        # (and stays so after imitation) whether messages are passed per episode or per step.
         for layer in (self.encoder.embed, self.features):
             layer.weight.data[:, -NUM_STATE_COLUMNS:] = 0.0
 
@@ -73,7 +72,7 @@ class DualPolicy(TrainablePolicy):
 
     def on(self, view: "Actor") -> "DualPass":
         """A forward pass: one pass of message passing."""
-        from doppler.policies.dual_pass import DualPass
+        from doppler.policies.acting import DualPass
 
         return DualPass(self, view)
 

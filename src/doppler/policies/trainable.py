@@ -106,7 +106,7 @@ class TrainablePolicy(nn.Module, ABC):
             return self.on(view)
 
     def check_machine(self, num_devices: int, name: str) -> None:
-        """Raise unless the policy can place on a machine with so many devices."""
+        """Raise unless the policy can place on a machine with this number of devices."""
 
     def after_step(self) -> None:
         """Called after every step of the optimizer, for what is kept besides the weights."""

@@ -31,8 +31,8 @@ def compare(run: Run) -> list[Comparison]:
     """What placers get for each exercise with the policy that was saved last, and without it.
 
     All assignments are simulated as the run simulates them, on the recalibrated topology after
-    Stage III. Placers that sample or search stop after about two seconds, or sooner where there are
-    so many exercises that all would take over twelve.
+    Stage III. Placers that sample or search stop after about two seconds, or sooner where all
+    exercises would take over twelve.
     """
     trainer, config = run.trainer, run.trainer.config
     names = {POLICY: f"{trainer.policy.kind}:{run.directory.path}", AUTO: AUTO}

@@ -1,9 +1,9 @@
-"""RunDir: one training directory, which a crash at any time leaves fit to go on from.
+"""RunDir: one training directory, which can be resumed after a crash at any time.
 
 ```text
 runs/x/
 ├── config.json                      what it was started with, written last when a run begins
-├── graphs/ topologies/              copies, so that a run needs nothing else to go on; of a
+├── graphs/ topologies/              copies, so that a run needs nothing else; of a
 │                                    pretraining, the recipe in config.json is enough
 ├── validation.json                  of a pretraining: what is known of the validation problems
 ├── metrics.jsonl                    a line per update
@@ -172,7 +172,7 @@ def _check_absent(path: Path) -> None:
     if (path / manifests.FILE).is_file():
         raise ConfigError(
             f"`{path}` holds a training run already",
-            hint=f"go on with it: {_how_to_resume(path)}; or choose another directory",
+            hint=f"resume it: {_how_to_resume(path)}; or choose another directory",
         )
     if path.is_dir() and any(found.name != LOCK_FILE for found in path.iterdir()):
         raise ConfigError(f"`{path}` is not empty", hint="choose another directory")

@@ -23,7 +23,7 @@ PROJECT = "doppler"  # at Weights & Biases
 
 
 class MetricsFile:
-    """Appends a line per update, from so many lines on."""
+    """Appends a line per update to those that are there."""
 
     def __init__(self, folder: Path, steps: int) -> None:
         """What comes after the line of update `steps` is cut off."""
@@ -171,7 +171,7 @@ def scalars_of(progress: Progress) -> dict[str, float]:
 
 
 def scalars_of_all(progress: Progress) -> dict[str, float]:
-    """The numbers that are plotted where exercises are not told apart, by `stage/name`.
+    """The numbers that are plotted where exercises are not distinguished, by `stage/name`.
 
     `lag` is how far the episodes are, on average, behind the best of their exercise.
     """

@@ -222,7 +222,7 @@ def start_run(
     save_every_s: float = SAVE_EVERY_S,
     wandb: bool = False,
 ) -> Run:
-    """A new run in an empty directory, going on from a policy and assignments if there are any."""
+    """A new run in an empty directory, from a policy and assignments if there are any."""
     check_device(manifest.config.device)
     if wandb:
         require_wandb()
@@ -263,8 +263,8 @@ def resume_run(
 ) -> Run:
     """The run in a directory, where its checkpoint was taken.
 
-    With `seconds` or `episodes` it trains for so many more, also where it had come to its end (see
-    `Trainer.extend`); its manifest then tells that, and which `command` asked for it.
+    With `seconds` or `episodes` it trains for that much longer, also where it had come to its end
+    (see `Trainer.extend`); its manifest then tells that, and which `command` asked for it.
     """
     check_extension(seconds, episodes)
     if wandb:

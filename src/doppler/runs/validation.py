@@ -52,7 +52,7 @@ class FamilyGap:
 
 
 def find_known(problem: Problem, evaluations: int, seed: int) -> Known:
-    """What so many evaluations of search on one core, bounds and list schedulers say."""
+    """What search on one core with a budget of evaluations, bounds and list schedulers say."""
     graph, topology = problem.graph, problem.topology
     starts = starting_points(graph, topology, seed)
     config = SearchConfig(evaluations=evaluations, chains=1)
@@ -164,7 +164,7 @@ def _read(path: Path, drawn: Sequence[Problem], recipe: Recipe) -> list[Known] |
 
 
 class Pace:
-    """When to measure: at once, then after so many seconds of training, and at the end."""
+    """When to measure: at once, then after every pause of training, and at the end."""
 
     def __init__(self, pause_s: float) -> None:
         self.pause_s, self._last_s = pause_s, -inf

@@ -30,7 +30,7 @@ class OnlineConfig:
     confidence: float = 0.95  # with which a challenger must be faster to become the incumbent
     max_runs: int = 16  # requests of one challenger until it has won or lost
     settle: int = 1  # the first requests of a challenger, which do not count
-    drop: float = 2.0  # a challenger that once takes so many times the incumbent's mean has lost
+    drop: float = 2.0  # times the incumbent's mean: a challenger that once takes longer has lost
     warm_up: int = 10  # requests before the first challenger
     think: bool = True  # look for challengers within `serve`, or only by `think()`
     pause: int = 16  # requests between such searches; doubled as long as they find nothing

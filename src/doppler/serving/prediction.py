@@ -66,7 +66,7 @@ class Predictor:
         return float(self.costs_s(devices.reshape(1, -1))[0])
 
     def improve(self, devices: IntArray, moves: int, *, seed: int) -> tuple[IntArray, FloatArray]:
-        """(K, V) the best predicted in so many moves from each of (K, V), and their (K,) costs."""
+        """(K, V) the best predicted in some moves from each of (K, V), and their (K,) costs."""
         return self._search(devices, moves, seed=seed)
 
     def heuristic(self, number: int) -> IntArray | None:
@@ -102,7 +102,7 @@ class Predictor:
         return arrays, {"errors": list(self.errors)}
 
     def load_state(self, arrays: Mapping[str, Any], values: Mapping[str, Any]) -> None:
-        """Go on where `state` was taken."""
+        """Resume where `state` was taken."""
         self.errors.extend(values["errors"])
         count = sum(key.startswith("trace.") and key.endswith(".times") for key in arrays)
         for i in range(count):

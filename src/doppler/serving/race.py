@@ -38,7 +38,7 @@ def probability_not_faster(challenger: Sequence[float], incumbent: Sequence[floa
 
 @dataclass(slots=True)
 class Race:
-    """A challenger against the incumbent, measured by turns until it is clear who is faster.
+    """A challenger against the incumbent, measured in turn until it is clear who is faster.
 
     After 3, 5, 7, 10, … measurements of the challenger it is looked at. It is better where Welch's
     one-sided t-test says so at a level of `(1 - confidence) / looks`: by the union bound, over all

@@ -47,5 +47,5 @@ def read_state(path: Path, graph: Graph, topology: Topology, exploration: Explor
     except (DopplerError, LookupError, TypeError, ValueError) as error:
         reason = error.message if isinstance(error, DopplerError) else error
         raise FormatError(
-            f"{source} does not fit: {reason}", hint="remove it to begin anew"
+            f"{source} does not fit: {reason}", hint="remove it to start again"
         ) from None

@@ -22,7 +22,7 @@ from doppler.training.expert import Pool
 
 PLACER = "doppler"
 RECENT = 32  # measurements of the incumbent that its mean is taken over
-FAILED = 2.0  # makespans of what failed count as so many times the worst measured
+FAILED = 2.0  # times the worst makespan measured: that of what failed
 FASTEST = 16  # assignments remembered
 ATTEMPTS = 3  # of the incumbent, before its failures stop the run
 BETWEEN = 8  # runs of others after which the incumbent is measured again
@@ -63,7 +63,7 @@ class Trials:
         )
         self.trace: Trace | None = None  # of the incumbent, the median of some
         self.runs = self.failures = 0  # see `Measured`
-        self.wanderer: IntArray | None = None  # (V,) where the next search on the simulator begins
+        self.searched: IntArray | None = None  # (V,) the last result of search
         self.fastest = Pool(FASTEST, graph.num_vertices)
         self.worst_s = 0.0  # of all measured
         self.mean_s = 0.0  # of all episodes measured
@@ -226,8 +226,8 @@ class Trials:
         values["incumbent"] = self.incumbent.state()
         values["known"] = {key: None if x == inf else x for key, x in self.known.items()}
         arrays |= {"fastest": self.fastest.devices, "fastest_s": self.fastest.costs_s}
-        if self.wanderer is not None:
-            arrays["wanderer"] = self.wanderer
+        if self.searched is not None:
+            arrays["searched"] = self.searched
         if self.trace is not None:
             arrays["incumbent.times"] = times_of(self.graph, self.topology, self.trace)
         return arrays, values
@@ -239,7 +239,7 @@ class Trials:
             setattr(self, name, values[name])
         self.incumbent.load_state(values["incumbent"])
         self.fastest.devices, self.fastest.costs_s = arrays["fastest"], arrays["fastest_s"]
-        self.wanderer = arrays.get("wanderer")
+        self.searched = arrays.get("searched")
         self.known = {key: inf if x is None else x for key, x in values["known"].items()}
         if "incumbent.times" in arrays:
             times = arrays["incumbent.times"]

@@ -101,7 +101,7 @@ def resume(
     episodes: int | None = None,
     executor: Executor | None = None,
 ) -> Trained:
-    """The placer of a run, trained to its end; or for so many more seconds or episodes.
+    """The placer of a run, trained to its end; or for more seconds or episodes.
 
     Those count from where the run was saved, also where it had come to its end. The schedules of
     the last stage are then stretched over the whole (see `Trainer.extend`).
@@ -221,14 +221,14 @@ def executors(stack: ExitStack, executor: Executor | None = None) -> MakeExecuto
 
 
 def starting_assignments(start: Start) -> list[Assignment]:
-    """The best assignments of a run to go on from."""
+    """The best assignments of a run to start from."""
     if not isinstance(start, (str, Path)) or start == PRETRAINED or not Path(start).is_dir():
         return []
     return [read_assignment(file) for file in sorted((Path(start) / BEST).glob(BEST_FILES))]
 
 
 def starting_policy(start: Start) -> TrainablePolicy:
-    """The policy to go on from: a copy."""
+    """The policy to start from: a copy."""
     if start == PRETRAINED:
         return to_torch(shipped_policy())
     if isinstance(start, (str, Path)):
@@ -237,7 +237,7 @@ def starting_policy(start: Start) -> TrainablePolicy:
 
 
 def describe(start: Start) -> dict[str, Any]:
-    """JSON values: where a policy to go on from is."""
+    """JSON values: where a policy to start from is."""
     if not isinstance(start, (str, Path)):
         return {"path": None}
     if start == PRETRAINED:

@@ -48,7 +48,7 @@ class ExpertConfig:
     moves: int = 1000  # of the search, per assignment
     hot: float = 3e-3  # temperature of the search, as a share of the makespan
     cold: float = 1e-5
-    until: float = 1.0  # share of the stage after which REINFORCE goes on alone
+    until: float = 1.0  # share of the stage after which REINFORCE is alone
 
     def __post_init__(self) -> None:
         unbox_fields(self)
@@ -75,7 +75,7 @@ class ReinforceConfig:
     alike: bool = True  # devices that PLC cannot tell apart are one choice: see `Sampling`
     entropy: float = 1e-3  # weight of the entropy
     reinforce: float = 20.0  # weight of REINFORCE; lessons have 1
-    anchor: float = 0.1  # weight of SEL's imitation of the critical path, which goes on
+    anchor: float = 0.1  # weight of SEL's imitation of the critical path
     running_mean: bool = False  # the baseline: of all episodes so far, or of the batch
     expert: ExpertConfig | None = field(default_factory=ExpertConfig)
     messages: str = "episode"  # are passed once per episode (Sec. 4.3), or per `step` (App. G.3)
@@ -319,7 +319,7 @@ def _rival(
 
     `paper` is Sec. 6.1: lr and exploration of each method, an entropy weight of 1e-2, one episode
     per update, a running mean as baseline (Sec. 4.1). `default` has batches, their mean as
-    baseline, and `fast`, an lr for so many fewer updates.
+    baseline, and `fast`, an lr for fewer updates.
     """
     few = RealConfig(batch=8, samples=8, plain=8, moves=0, lessons=0, temperature=(1.0, 0.5))
     default = TrainConfig(

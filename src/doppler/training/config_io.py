@@ -20,7 +20,7 @@ Table = TypeVar("Table")
 
 
 def read_document(path: str | Path) -> dict[str, Any]:
-    """The tables of a TOML file, or of a JSON one; which of the two is told by its content."""
+    """The tables of a TOML file, or of a JSON one; its content says which."""
     path = Path(path)
     text, source = read_text(path), f"`{path}`"
     if text.lstrip().startswith("{"):

@@ -47,7 +47,7 @@ def reinforce_by_steps(
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """B episodes, and the lotteries that their choices were drawn from, for gradients."""
+    """B episodes, and the distributions that their choices were drawn from, for gradients."""
 
     rollouts: Rollouts
     select: Tensor  # (B, n, n) log-probability of every vertex at every step; not candidates: -inf
@@ -79,7 +79,7 @@ def play(
 
 
 class _Table:
-    """B episodes of one instance side by side, and what was seen and thought at each step."""
+    """B episodes of one instance side by side, and what was seen and computed at each step."""
 
     def __init__(
         self, policy: DualPolicy, actor: Actor, sampling: Sampling, seeds: IntArray

@@ -40,7 +40,7 @@ def refine(
     forward = policy.on(exercise.view(policy, trials.predictor.calibrated))
     sampling = sampling_at(stage.reinforcement, share)
     seeds = episode_seeds(config.seed, STAGE, number, stage.samples + stage.lessons)
-    sampled, lots = seeds[: stage.samples], seeds[stage.samples :]
+    sampled, rest = seeds[: stage.samples], seeds[stage.samples :]
     played = forward.play(sampling, sampled, record=False)
     devices = forward.instance.expand(played.devices)
     rows = pick(trials, devices, stage)
@@ -54,7 +54,7 @@ def refine(
     record.keep_incumbent()
     if stage.lessons and policy.learns_to_place:
         lessons = np.concatenate([record.best_devices[None], trials.fastest.devices])
-        loss = loss + lesson_loss(forward, sampling, lessons[: stage.lessons], lots)
+        loss = loss + lesson_loss(forward, sampling, lessons[: stage.lessons], rest)
     return loss, makespans
 
 
@@ -86,7 +86,7 @@ def starts(
 ) -> tuple[list[IntArray], list[IntArray]]:
     """(V,) assignments to begin with, the first that runs.
 
-    What earlier stages, or the run that this one goes on from, found to be the best; and what is
+    What earlier stages, or the run that this one started from, found to be the best; and what is
     predicted to be, of the policy's and the heuristics'.
     """
     found = [start.devices for start in record.starts]
@@ -132,10 +132,10 @@ def search(trials: Trials, moves: int, number: int, seed: int) -> IntArray:
     if not moves:
         return incumbent[None][:0]
     heuristic = trials.predictor.heuristic(number)
-    others = [start for start in (trials.wanderer, heuristic) if start is not None]
+    others = [start for start in (trials.searched, heuristic) if start is not None]
     there = np.stack([incumbent, *others])
     found, costs = trials.predictor.improve(there, moves, seed=seed)
-    trials.wanderer = found[int(np.argmin(costs))]
+    trials.searched = found[int(np.argmin(costs))]
     rows = [*found[costs < trials.predictor.cost_s(incumbent)], *others[-1:]]
     new = {digest(row): row for row in rows if digest(row) not in trials.known}
     return np.array(list(new.values()), np.int64).reshape(-1, found.shape[1])

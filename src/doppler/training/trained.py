@@ -10,7 +10,7 @@ Trained = DopplerPlacer | LearnedPlacer
 
 
 def placer_of(policy: TrainablePolicy, *, samples: int | None = None) -> Trained:
-    """The placer that places by a policy, with so many samples or as many as it usually takes."""
+    """The placer that places by a policy, with `samples` or as many as it usually takes."""
     if isinstance(policy, DualPolicy):
         return DopplerPlacer(policy, samples=samples)
     assert isinstance(policy, RivalPolicy)

@@ -226,11 +226,11 @@ class Trainer:
         return spent if last else max(share, spent)
 
     def extend(self, *, seconds: float | None = None, episodes: int | None = None) -> None:
-        """Let training end after so many more seconds, or episodes of the last stage per exercise.
+        """Let training end after more seconds, or more episodes of the last stage per exercise.
 
         They count from here, whatever was left to do. The schedules of the last stage, such as its
         learning rate, are stretched: the share that is done becomes one of the new whole. (Where a
-        checkpoint does not tell how its last stage ended, that stage begins anew.)
+        checkpoint does not tell how its last stage ended, that stage starts again.)
         """
         name = self.config.stages[-1]
         self.stage = min(self.stage, self._last)
@@ -251,7 +251,7 @@ class Trainer:
             if not (isfinite(loss) and isfinite(lesson.norm)):
                 raise TrainingError(
                     f"the loss on `{label}` is {loss} at update {self.update}",
-                    hint="go on from the last checkpoint, with a lower lr: dop train --from",
+                    hint="start from the last checkpoint, with a lower lr: dop train --from",
                 )
         columns = zip(*(lesson.gradients for lesson in lessons), strict=True)
         for parameter, column in zip(self.policy.parameters(), columns, strict=True):

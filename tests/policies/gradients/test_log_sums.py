@@ -29,8 +29,11 @@ from torch import Tensor  # noqa: E402
 
 from doppler.policies.dual import Scores  # noqa: E402
 from doppler.policies.gradients.log_sums import log_sums  # noqa: E402
-from doppler.policies.gradients.losses import select_log_probs  # noqa: E402
-from doppler.policies.gradients.teacher import select_miss, urgent_since  # noqa: E402
+from doppler.policies.gradients.losses import (  # noqa: E402
+    select_log_probs,
+    select_miss,
+    urgent_since,
+)
 
 MACHINE = Topology.preset("p100x4")
 

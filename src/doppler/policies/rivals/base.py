@@ -52,12 +52,12 @@ class RivalPolicy(TrainablePolicy):
     """A policy that chooses devices step by step, for one number of devices.
 
     Episodes are played without gradients, by `act`; what was chosen is then looked at again by
-    `log_probs`, all steps at once. Both see the same lotteries.
+    `log_probs`, all steps at once. Both see the same distributions.
     """
 
     @abstractmethod
     def act(self, view: Any, count: int, sampling: Sampling, generator: torch.Generator) -> Tensor:
-        """(B, T) the devices of so many sampled episodes, without gradients."""
+        """(B, T) the devices of `count` sampled episodes, without gradients."""
 
     @abstractmethod
     def log_probs(self, view: Any, taken: Tensor, temperature: float = 1.0) -> Tensor:
@@ -84,7 +84,7 @@ class RivalPolicy(TrainablePolicy):
         return self.view(instance, str(next(self.parameters()).device))
 
     def assign(self, view: Any, samples: int, seed: int) -> IntArray:
-        """(K, n) devices of so many sampled episodes; of a greedy one, (1, n), if 0."""
+        """(K, n) devices of sampled episodes; of a greedy one, (1, n), if 0."""
         generator = torch.Generator().manual_seed(seed)
         with one_thread():
             taken = self.act(view, samples or 1, Sampling() if samples else GREEDY, generator)

@@ -35,7 +35,7 @@ class GdpView(View):
 
     features: Tensor  # (n, 4) cost and output size
     kinds: Tensor  # (n,) numbers of the kinds
-    waves: Tensor  # (n, 20) the place in the order; 0 where it is not told
+    waves: Tensor  # (n, 20) the place in the order; 0 where it is not shown
     source: Tensor  # (2m,) edges both ways
     target: Tensor  # (2m,)
 
@@ -143,7 +143,7 @@ class GdpPolicy(RivalPolicy):
     def act(
         self, view: GdpView, count: int, sampling: Sampling, generator: torch.Generator
     ) -> Tensor:
-        """(B, n) the devices of so many sampled episodes, without gradients."""
+        """(B, n) the devices of `count` sampled episodes, without gradients."""
         with torch.no_grad():
             logits = self(view)
         return pick(logits.expand(count, *logits.shape), sampling, generator)

@@ -10,8 +10,7 @@ from doppler.base.arrays import BoolArray, IntArray
 from doppler.mdp.features import NUM_FEATURES, early
 from doppler.mdp.instance import Instance
 from doppler.mdp.rollout import Rollouts, Sampling
-from doppler.policies.gradients.losses import tensor
-from doppler.policies.gradients.teacher import miss
+from doppler.policies.gradients.losses import miss, tensor
 from doppler.policies.trainable import Choices
 
 if TYPE_CHECKING:
