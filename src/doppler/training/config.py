@@ -82,10 +82,7 @@ class ReinforceConfig:
 
     def __post_init__(self) -> None:
         unbox_fields(self)
-        if not min(self.temperature) >= 0:
-            raise ConfigError(f"sim.temperature is {self.temperature}, must not be negative")
-        if not 0 <= min(self.epsilon) <= max(self.epsilon) <= 1:
-            raise ConfigError(f"sim.epsilon is {self.epsilon}, must be between 0 and 1")
+        _check_sampling(self, "sim")
         if self.messages not in MESSAGES:
             raise UnknownNameError("way to pass messages", self.messages, MESSAGES)
         if self.messages == "step" and self.expert is not None:
@@ -124,10 +121,7 @@ class RealConfig:
 
     def __post_init__(self) -> None:
         unbox_fields(self)
-        if not min(self.temperature) >= 0:
-            raise ConfigError(f"real.temperature is {self.temperature}, must not be negative")
-        if not 0 <= min(self.epsilon) <= max(self.epsilon) <= 1:
-            raise ConfigError(f"real.epsilon is {self.epsilon}, must be between 0 and 1")
+        _check_sampling(self, "real")
         if not 0 <= self.plain <= self.batch <= self.samples:
             raise ConfigError("real: plain must be at most batch, and batch at most samples")
         for name in ("plain", "moves", "lessons", "warm_up"):
@@ -141,11 +135,16 @@ class RealConfig:
             raise ConfigError(f"real.timeout_s is {self.timeout_s}, must be positive")
         check_race(self.confidence, self.max_runs)
 
-    @property
-    def reinforcement(self) -> ReinforceConfig:
-        """The same for what Stages II and III have in common."""
-        names = ("batch", "lr", "temperature", "epsilon", "alike", "entropy", "reinforce")
-        return ReinforceConfig(expert=None, **{name: getattr(self, name) for name in names})
+
+AnyReinforceConfig = ReinforceConfig | RealConfig  # REINFORCE reads the same values of both
+
+
+def _check_sampling(stage: AnyReinforceConfig, name: str) -> None:
+    """Raise unless actions can be sampled so."""
+    if not min(stage.temperature) >= 0:
+        raise ConfigError(f"{name}.temperature is {stage.temperature}, must not be negative")
+    if not 0 <= min(stage.epsilon) <= max(stage.epsilon) <= 1:
+        raise ConfigError(f"{name}.epsilon is {stage.epsilon}, must be between 0 and 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,7 +38,7 @@ def refine(
     trials.warm.clear()  # another graph may have run in between
     trials.predictor.recalibrate()
     forward = policy.on(exercise.view(policy, trials.predictor.calibrated))
-    sampling = sampling_at(stage.reinforcement, share)
+    sampling = sampling_at(stage, share)
     seeds = episode_seeds(config.seed, STAGE, number, stage.samples + stage.lessons)
     sampled, rest = seeds[: stage.samples], seeds[stage.samples :]
     played = forward.play(sampling, sampled, record=False)
@@ -49,7 +49,7 @@ def refine(
     makespans = trials.penalized(found[: len(rows)])
     gain = gains(trials, makespans, forward.instance.tables.scale_s)[:, None]
     rollouts = forward.recorded(played, rows, sampling, sampled)
-    loss = policy_loss(forward.choices(rollouts, sampling), gain, stage.reinforcement)
+    loss = policy_loss(forward.choices(rollouts, sampling), gain, stage)
     challenge(trials, challengers, found)
     record.keep_incumbent()
     if stage.lessons and policy.learns_to_place:

@@ -11,7 +11,7 @@ from doppler.mdp.rollout import Sampling
 from doppler.policies.acting import episode_seeds
 from doppler.policies.gradients.losses import tensor
 from doppler.policies.trainable import Choices, ForwardPass, TrainablePolicy
-from doppler.training.config import ReinforceConfig, TrainConfig
+from doppler.training.config import AnyReinforceConfig, ReinforceConfig, TrainConfig
 from doppler.training.record import Record
 
 SMALLEST = 1e-9  # spread of a batch, as a share of the makespan, below which all is the same
@@ -46,7 +46,7 @@ def reinforce(
     return loss, makespans
 
 
-def policy_loss(choices: Sequence[Choices], gains: FloatArray, stage: ReinforceConfig) -> Tensor:
+def policy_loss(choices: Sequence[Choices], gains: FloatArray, stage: AnyReinforceConfig) -> Tensor:
     """REINFORCE's loss of all choices, per step, less their entropies.
 
     Gains are (B, 1), or (B, T) where each step has its own.
@@ -54,7 +54,7 @@ def policy_loss(choices: Sequence[Choices], gains: FloatArray, stage: ReinforceC
     return torch.stack([choice_loss(each, gains, stage) for each in choices]).sum()
 
 
-def choice_loss(choices: Choices, gains: FloatArray, stage: ReinforceConfig) -> Tensor:
+def choice_loss(choices: Choices, gains: FloatArray, stage: AnyReinforceConfig) -> Tensor:
     """The same of one network."""
     weights = tensor(choices.log_probs, gains).float()
     loss = -stage.reinforce * (weights * choices.log_probs).mean()
@@ -117,7 +117,7 @@ def advantages(record: Record, makespans: FloatArray, stage: ReinforceConfig) ->
     return gain
 
 
-def sampling_at(stage: ReinforceConfig, share: float) -> Sampling:
+def sampling_at(stage: AnyReinforceConfig, share: float) -> Sampling:
     """How actions are sampled when a share of the stage is done."""
     temperature = between(stage.temperature, share)
     return Sampling(
