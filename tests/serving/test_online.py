@@ -24,7 +24,9 @@ from doppler.errors import ConfigError, DopplerError, EngineError, FormatError  
 from doppler.graph import Graph  # noqa: E402
 from doppler.placers.learned.doppler import DopplerPlacer  # noqa: E402
 from doppler.placers.registry import place  # noqa: E402
+from doppler.policies.configs import GdpConfig  # noqa: E402
 from doppler.policies.dual import make_policy  # noqa: E402
+from doppler.policies.kinds import make_any  # noqa: E402
 from doppler.programs import ffnn  # noqa: E402
 from doppler.serving.exploration import Exploration, OnlineConfig  # noqa: E402
 from doppler.serving.online import OnlinePlacer, Server  # noqa: E402
@@ -290,6 +292,21 @@ def test_a_policy_proposes_and_learns(tmp_path: Path, kind: str) -> None:
     for name, tensor in again.policy.state_dict().items():
         assert torch.equal(tensor, learned.state_dict()[name])
     DopplerPlacer.from_path(tmp_path / "state.safetensors").place(work, MACHINE)
+
+
+def test_a_rival_proposes_and_learns_as_well(tmp_path: Path) -> None:
+    policy = make_any(GdpConfig(width=4, devices=4), 0)
+    config = replace(QUICK, learn_every=2, explore=0.5, tolerance=1.0)
+    path = tmp_path / "state.json"
+    with OnlinePlacer(graph(), Served(), policy, config, state=path) as placer:
+        for _ in range(40):
+            placer.serve()
+    assert placer.policy is not None
+    given, learned = policy.state_dict(), placer.policy.state_dict()
+    assert not all(torch.equal(given[name], learned[name]) for name in given)
+    again = OnlinePlacer(graph(), Served(), policy, config, state=path)
+    assert again.policy is not None
+    assert all(torch.equal(learned[k], v) for k, v in again.policy.state_dict().items())
 
 
 def test_on_an_engine_results_do_not_depend_on_who_serves() -> None:

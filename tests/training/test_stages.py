@@ -1,6 +1,7 @@
 """The stages: imitation reaches its teacher, reinforcement improves, and both see all options."""
 
 from dataclasses import replace
+from itertools import count
 
 import numpy as np
 import pytest
@@ -130,6 +131,14 @@ def test_stages_end_by_episodes_or_by_seconds() -> None:
     assert trainer.is_finished
 
 
+def test_a_budget_is_by_the_clock_that_is_given() -> None:
+    """Every update begins and ends with a look at a clock that goes a second on each time."""
+    ticks = count()
+    config = replace(SMALL, stages=("imitation",), seconds=5.0)
+    trainer = Trainer([(graph(), topology())], config, clock=lambda: float(next(ticks)))
+    assert [progress.seconds for progress in trainer.run()] == [1.0, 2.0, 3.0, 4.0, 5.0]
+
+
 def test_advantages_against_the_batch_and_against_all_episodes() -> None:
     record = Record(Exercise(graph(), topology(), SMALL))
     makespans = np.array([1.0, 3.0])
@@ -187,17 +196,17 @@ def test_bad_configs_are_refused() -> None:
         Trainer([(empty.build(), topology())], SMALL)
 
 
-@pytest.mark.parametrize("count", [2, 3, 7])
-def test_several_graphs_make_one_step_whatever_the_threads(count: int) -> None:
+@pytest.mark.parametrize("size", [2, 3, 7])
+def test_several_graphs_make_one_step_whatever_the_threads(size: int) -> None:
     pairs = [(random_dag(vertices=12, depth=4, seed=s), topology()) for s in range(3)]
     few = replace(SMALL, stages=("sim",), sim=replace(SMALL.sim, episodes=64, batch=8))
     found = []
     for threads in (1, 3):
-        trainer = Trainer(pairs, replace(few, problems_per_step=count, threads=threads))
+        trainer = Trainer(pairs, replace(few, problems_per_step=size, threads=threads))
         lines = list(trainer.run())
         found.append((trainer.policy.state_dict(), lines))
         assert lines[-1].episodes >= 3 * 64
-        assert len(lines) == -(-3 * 8 // min(count, 3))
+        assert len(lines) == -(-3 * 8 // min(size, 3))
         assert {line.exercise for line in lines} <= {record.label for record in trainer.records}
         assert all(record.episodes for record in trainer.records)
     (one, lines), (other, same) = found

@@ -221,6 +221,7 @@ def start_run(
     make_executor: MakeExecutor | None = None,
     save_every_s: float = SAVE_EVERY_S,
     wandb: bool = False,
+    clock: Callable[[], float] = monotonic,
 ) -> Run:
     """A new run in an empty directory, from a policy and assignments if there are any."""
     check_device(manifest.config.device)
@@ -236,6 +237,7 @@ def start_run(
             executor=executor,
             starts=starts,
             lazy=manifest.recipe is not None,
+            clock=clock,
         )
         tally, validation = Tally(), _validation(manifest, path)
         directory.save(trainer, tally, manifest)
@@ -245,6 +247,7 @@ def start_run(
             save_every_s=save_every_s,
             wandb=wandb,
             validation=validation,
+            clock=clock,
         )
     except BaseException:
         directory.discard()
@@ -260,6 +263,7 @@ def resume_run(
     make_executor: MakeExecutor | None = None,
     save_every_s: float = SAVE_EVERY_S,
     wandb: bool = False,
+    clock: Callable[[], float] = monotonic,
 ) -> Run:
     """The run in a directory, where its checkpoint was taken.
 
@@ -276,7 +280,9 @@ def resume_run(
         executor = None if make_executor is None else make_executor(manifest)
         warm_up(manifest)
         lazy = manifest.recipe is not None
-        trainer = Trainer(manifest.pairs, manifest.config, executor=executor, lazy=lazy)
+        trainer = Trainer(
+            manifest.pairs, manifest.config, executor=executor, lazy=lazy, clock=clock
+        )
         tally = directory.load(trainer)
         if seconds is not None or episodes is not None:
             trainer.extend(seconds=seconds, episodes=episodes)
@@ -287,6 +293,7 @@ def resume_run(
             save_every_s=save_every_s,
             wandb=wandb,
             validation=_validation(manifest, path),
+            clock=clock,
         )
     except BaseException:
         directory.close()
