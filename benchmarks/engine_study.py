@@ -168,7 +168,7 @@ def place_all(
     trainer = Trainer([(graph, topology)], config)
     for _ in trainer.run():
         pass
-    found["doppler-sim"] = trainer.exercises[0].best()
+    found["doppler-sim"] = trainer.records[0].best()
     print(f"  trained for {trainer.seconds:.0f} s", flush=True)
     config = replace(config, stages=("real",), seconds=args.real_seconds)
     starts = [found["doppler-sim"]]
@@ -177,7 +177,7 @@ def place_all(
     )
     for _ in real.run():
         pass
-    found["doppler-sys"] = real.exercises[0].best()
+    found["doppler-sys"] = real.records[0].best()
     return found
 
 

@@ -10,11 +10,10 @@ Run it as `python benchmarks/training.py`, or with
 import argparse
 import resource
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from time import perf_counter, process_time
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from workloads import graph_of
@@ -29,7 +28,7 @@ from doppler.programs import random_dag
 from doppler.topology import Topology, read_topology
 from doppler.training.config import TrainConfig, preset
 from doppler.training.per_step import reinforce_by_steps
-from doppler.training.trainer import UPDATES, Trainer
+from doppler.training.trainer import UPDATES, Trainer, Update
 
 Pair = tuple[Graph, Topology]
 Parts = dict[str, float]  # seconds of CPU, or milliseconds per episode, by what they were spent on
@@ -74,12 +73,12 @@ class Meter:
     def __init__(self, trainer: Trainer) -> None:
         self.parts = dict.fromkeys(PARTS, 0.0)
         self.began = process_time()
-        (exercise,) = trainer.exercises
+        (record,) = trainer.records
         self._watch(trainer.policy, "forward", "encode")
-        self._watch(exercise.actor, "play", "rollout")
-        self._watch(exercise, "measure", "simulate")
-        if exercise.expert is not None:
-            self._watch(exercise.expert, "lessons", "search")
+        self._watch(record.view(trainer.policy), "play", "rollout")
+        self._watch(record, "measure", "simulate")
+        if record.exercise.expert is not None:
+            self._watch(record.exercise.expert, "lessons", "search")
 
     def _watch(self, owner: object, method: str, part: str) -> None:
         inner: Callable[..., Any] = getattr(owner, method)
@@ -107,13 +106,14 @@ def costs_ms(
     rounds: int = ROUNDS,
     updates: int = UPDATES_TIMED,
     warm_up: int = WARM_UP,
+    updated_by: Mapping[str, Update] = UPDATES,
 ) -> dict[str, Parts]:
     """CPU milliseconds per episode of each stage, in the best of some rounds of updates."""
     number = warm_up + rounds * updates
     for stage in config.stages:
         old = getattr(config, stage)
         config = replace(config, **{stage: replace(old, episodes=number * old.batch)})
-    trainer = Trainer([pair], config)
+    trainer = Trainer([pair], config, updates=updated_by)
     meter, seen = Meter(trainer), {stage: list[Parts]() for stage in config.stages}
     for progress in trainer.run():
         seen[progress.stage].append(meter.take())
@@ -163,18 +163,20 @@ def show_alternatives(ours_ms: dict[str, float]) -> None:
         cells = (f"{ms:.2f} ({ms / ours_ms[label]:>6.1f} ×)" for label, ms in times_ms.items())
         print(f"  {name:<46}" + "".join(f"{cell:>24}" for cell in cells), flush=True)
 
-    def timed(config: TrainConfig, updates: int) -> dict[str, float]:
+    def timed(
+        config: TrainConfig, updates: int, by: Mapping[str, Update] = UPDATES
+    ) -> dict[str, float]:
         config = replace(config, stages=("sim",))
-        counts = {"rounds": 1, "updates": updates, "warm_up": 1}
-        found = {label: costs_ms(problem(label), config, **counts) for label in ours_ms}
+        options: dict[str, Any] = {"rounds": 1, "updates": updates, "warm_up": 1, "updated_by": by}
+        found = {label: costs_ms(problem(label), config, **options) for label in ours_ms}
         return {label: row["sim"]["total"] for label, row in found.items()}
 
     one = one_core(expert=None, batch=1)
     show(f"default: {preset('default').sim.batch} episodes per update", ours_ms)
     show("default, but an update per episode", timed(one, 100))
     show("paper preset, an update per episode", timed(one_core("paper"), 100))
-    with patch.dict(UPDATES, sim=reinforce_by_steps):
-        show("readable episode and torch at every step", timed(one, 3))
+    by_steps = UPDATES | {"sim": reinforce_by_steps}
+    show("readable episode and torch at every step", timed(one, 3, by_steps))
     show("the same, message passing at every step", timed(one_core(**PER_STEP), 2))
     reported = {label: 1e3 * seconds for label, seconds in AUTHORS_S.items()}
     show("authors' code, as reported, not measured here", reported)

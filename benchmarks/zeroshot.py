@@ -57,12 +57,12 @@ from doppler.policies.arrays.config import PolicyConfig
 from doppler.policies.kinds import make_any
 from doppler.problem import Problem
 from doppler.runs.run import resume_run, start_run
+from doppler.runs.validation import listed_s
 from doppler.sim import Simulator
 from doppler.topology import Topology
 from doppler.training.api import pretraining, starting_policy
 from doppler.training.config import PRESETS
 from doppler.training.trainer import Trainer
-from doppler.training.validation import listed_s
 
 SIZES = (200, 2_000, 20_000)
 BUDGETS_S = (1, 10)  # of `time`
@@ -317,7 +317,7 @@ def tuning(settings: Settings, label: str, seed: int) -> Result:
         for _ in trainer.run():
             pass
         found[name] = policy_s(DopplerPlacer(trainer.policy), graph, topology)[0]
-        found[f"{name} run"] = trainer.exercises[0].best_s
+        found[f"{name} run"] = trainer.records[0].best_s
     return {key: _number(value) for key, value in found.items()}
 
 

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from doppler.placers.learned.doppler import DopplerPlacer
     from doppler.problem import Problem
     from doppler.programs import Program, ProgramBuilder
+    from doppler.serving.exploration import OnlineConfig
     from doppler.serving.online import OnlinePlacer
-    from doppler.serving.rotation import OnlineConfig
     from doppler.sharding import shard
     from doppler.sim import Noise, ReferenceSimulator, SimConfig, Simulator, simulate
     from doppler.topology import Device, Host, Link, Topology, read_topology, write_topology
@@ -66,7 +66,7 @@ _MODULE_OF = {
     "Link": "doppler.topology",
     "LowerBounds": "doppler.placers",
     "Noise": "doppler.sim",
-    "OnlineConfig": "doppler.serving.rotation",
+    "OnlineConfig": "doppler.serving.exploration",
     "OnlinePlacer": "doppler.serving.online",
     "OpKind": "doppler.graph",
     "Placer": "doppler.placers",

@@ -13,9 +13,9 @@ from doppler.cli.training_view import View, gaps_table
 from doppler.graph import write_graph
 from doppler.policies.arrays import checkpoint
 from doppler.programs import random_dag
-from doppler.training import comparison
+from doppler.runs import comparison
+from doppler.runs.validation import FamilyGap
 from doppler.training.trainer import Progress
-from doppler.training.validation import FamilyGap
 
 QUICK = """
 threads = 1
@@ -41,7 +41,7 @@ TINY = ("--problems", "2", "--max-vertices", "40", "--validation", "1", "--evalu
 @pytest.fixture(autouse=True)
 def _in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is had without training is found in no time."""
-    monkeypatch.setattr(comparison, "MOST_S", 0.02)
+    monkeypatch.setattr(comparison, "MAX_S", 0.02)
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from doppler.graph import write_graph
 from doppler.policies.arrays import checkpoint
 from doppler.policies.checkpoint import load_policy
 from doppler.programs import random_dag
-from doppler.training import comparison
+from doppler.runs import comparison
 from doppler.training.trainer import RealProgress
 
 QUICK = """
@@ -52,7 +52,7 @@ FROM_NOTHING = (
 @pytest.fixture(autouse=True)
 def _in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is had without training is found in no time."""
-    monkeypatch.setattr(comparison, "MOST_S", 0.02)
+    monkeypatch.setattr(comparison, "MAX_S", 0.02)
 
 
 @pytest.fixture
@@ -412,7 +412,7 @@ def test_a_run_is_not_overwritten(dop: Dop, here: Path) -> None:
     again = dop(*once)
     assert again.code == 2
     assert "`run` holds a training run already" in again.err
-    assert "hint: go on with it: dop train --resume -o run" in again.err
+    assert "hint: resume it: dop train --resume -o run" in again.err
 
 
 def test_without_torch(dop: Dop, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

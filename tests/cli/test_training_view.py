@@ -9,7 +9,7 @@ from rich.console import Console
 pytest.importorskip("torch")
 
 from doppler.cli.training_view import Meter, View, clock, comparison_table, verdict
-from doppler.training.comparison import Comparison
+from doppler.runs.comparison import Comparison
 from doppler.training.trainer import Progress
 
 

@@ -220,8 +220,8 @@ def test_several_graphs_and_topologies_each_under_a_name_of_its_own(tmp_path: Pa
     for result in results:
         assert read_assignment(result.assignment).topology == result.topology
     with resume_run(tmp_path / "run") as run:
-        assert [e.label for e in run.trainer.exercises] == labels
-        assert run.trainer.exercises[-1].graph == graphs[-1]
+        assert [record.label for record in run.trainer.records] == labels
+        assert run.trainer.records[-1].exercise.graph == graphs[-1]
 
 
 def test_ctrl_c_saves_after_the_update_under_way(tmp_path: Path) -> None:

@@ -24,11 +24,13 @@ from doppler.errors import ConfigError, DopplerError, EngineError, OutputError  
 from doppler.graph import Graph  # noqa: E402
 from doppler.placers.learned.doppler import DopplerPlacer  # noqa: E402
 from doppler.placers.registry import place  # noqa: E402
+from doppler.policies.configs import GdpConfig  # noqa: E402
 from doppler.policies.dual import make_policy  # noqa: E402
+from doppler.policies.kinds import make_any  # noqa: E402
 from doppler.problem import Problem  # noqa: E402
 from doppler.programs import ffnn  # noqa: E402
+from doppler.serving.exploration import Exploration, OnlineConfig  # noqa: E402
 from doppler.serving.online import OnlinePlacer, Server  # noqa: E402
-from doppler.serving.rotation import OnlineConfig, Rotation  # noqa: E402
 from doppler.sharding import shard  # noqa: E402
 from doppler.sim import Noise, SimConfig, Simulator  # noqa: E402
 from doppler.topology import Topology  # noqa: E402
@@ -117,20 +119,21 @@ def test_exploring_stops_where_it_costs_too_much() -> None:
 def test_noise_alone_seldom_wins() -> None:
     wins = ends = 0
     for seed in range(20):
-        rotation = Rotation(replace(QUICK, explore=0.5), np.zeros(3, np.int64))
+        exploration = Exploration(replace(QUICK, explore=0.5), np.zeros(3, np.int64))
         rng = np.random.default_rng(seed)
         for number in range(200):
-            if not rotation.queue:
-                rotation.propose([np.full(3, number + 1)])
-            candidate = rotation.next_candidate()
-            (rotation.served if candidate is None else rotation.tried)(rng.normal(1.0, 0.1))
-        wins += rotation.promoted
-        ends += len(rotation.seen)
+            if not exploration.queue:
+                exploration.propose([np.full(3, number + 1)])
+            challenger = exploration.next_challenger()
+            ran = exploration.served if challenger is None else exploration.tried
+            ran(rng.normal(1.0, 0.1))
+        wins += exploration.incumbent.promoted
+        ends += len(exploration.incumbent.fates)
     assert ends > 100
     assert wins < 0.1 * ends
 
 
-def test_a_candidate_that_fails_is_dropped_and_the_request_served(
+def test_a_challenger_that_fails_is_dropped_and_the_request_served(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     start = start_of(graph()).devices
@@ -144,7 +147,7 @@ def test_a_candidate_that_fails_is_dropped_and_the_request_served(
     assert status.failures == status.explored == status.dropped > 1
     refused = [row for row in served.ran if row != start.tobytes()]
     assert len(refused) == len(set(refused)) == status.failures  # none twice
-    assert "a candidate failed, and is dropped: refused" in caplog.text
+    assert "a challenger failed, and is dropped: refused" in caplog.text
 
 
 def test_an_incumbent_that_fails_gives_way_to_the_first() -> None:
@@ -207,7 +210,7 @@ def test_it_goes_on_where_it_was(tmp_path: Path) -> None:
             placer.serve()
         assert not path.exists()
         placer.serve()
-        assert json.loads(path.read_text())["rotation"]["requests"] == 10
+        assert json.loads(path.read_text())["exploration"]["requests"] == 10
         for _ in range(115):
             placer.serve()
         before = placer.status()
@@ -215,7 +218,7 @@ def test_it_goes_on_where_it_was(tmp_path: Path) -> None:
     again = online(Served(), config, state=path)
     after = again.status()
     same = ("requests", "explored", "promoted", "dropped", "incumbent_s", "spread_s", "gain")
-    for name in (*same, "candidate_s", "waiting", "extra", "failures"):
+    for name in (*same, "challenger_s", "waiting", "extra", "failures"):
         assert getattr(after, name) == getattr(before, name), name
     assert again.incumbent == placer.incumbent
     for _ in range(50):
@@ -248,7 +251,10 @@ def test_a_state_that_cannot_be_written_stops_no_request(
         (lambda text: text[: len(text) // 2], "is not valid JSON"),
         (lambda text: text.replace("doppler-online", "doppler-offline"), "`format` is"),
         (lambda text: text.replace('"version": 1', '"version": 2'), "`version` is 2"),
-        (lambda text: text.replace('"rotation": {', '"rotation": 3, "x": {'), "unknown key `x`"),
+        (
+            lambda text: text.replace('"exploration": {', '"exploration": 3, "x": {'),
+            "unknown key `x`",
+        ),
         (lambda text: text.replace('"graph": "sha256:', '"graph": "sha256:0'), "another graph"),
         (lambda text: text.replace('"incumbent": [', '"incumbent": [9, '), "does not fit"),
         (lambda text: text.replace('"incumbent": [-1', '"incumbent": [0.5'), "does not fit"),
@@ -289,6 +295,21 @@ def test_a_policy_proposes_and_learns(tmp_path: Path, kind: str) -> None:
     DopplerPlacer.from_path(tmp_path / "state.safetensors").place(Problem(work, MACHINE))
 
 
+def test_a_rival_proposes_and_learns_as_well(tmp_path: Path) -> None:
+    policy = make_any(GdpConfig(width=4, devices=4), 0)
+    config = replace(QUICK, learn_every=2, explore=0.5, tolerance=1.0)
+    path = tmp_path / "state.json"
+    with OnlinePlacer(graph(), Served(), policy, config, state=path) as placer:
+        for _ in range(40):
+            placer.serve()
+    assert placer.policy is not None
+    given, learned = policy.state_dict(), placer.policy.state_dict()
+    assert not all(torch.equal(given[name], learned[name]) for name in given)
+    again = OnlinePlacer(graph(), Served(), policy, config, state=path)
+    assert again.policy is not None
+    assert all(torch.equal(learned[k], v) for k, v in again.policy.state_dict().items())
+
+
 def test_on_an_engine_results_do_not_depend_on_who_serves() -> None:
     topology = Topology.preset("cpu2")
     work = shard(ffnn(batch=64, features=32, hidden=64, classes=16, dtype="float32"), 4)
@@ -299,11 +320,11 @@ def test_on_an_engine_results_do_not_depend_on_who_serves() -> None:
         "W1": rng.standard_normal((32, 64), np.float32),
         "W2": rng.standard_normal((64, 16), np.float32),
     }
-    # Which candidates the placer would find depends on the clock: these are given.
+    # Which challengers the placer would find depends on the clock: these are given.
     config = replace(QUICK, explore=0.5, slowdown=1e3, drop=1e6, think=False)
     others = [np.where(work.is_input, -1, device) for device in (0, 1)]
     with Engine(topology, "cpu") as engine, OnlinePlacer(work, engine, start, config) as placer:
-        assert placer._rotation.propose(others) == 2
+        assert placer._exploration.propose(others) == 2
         expected = engine.execute(work, start, inputs).outputs
         for _ in range(30):
             found = placer.serve(inputs).outputs
@@ -330,7 +351,7 @@ def test_on_the_null_backend() -> None:
         {"slowdown": -1.0},
         {"tolerance": -0.1},
         {"drop": 1.0},
-        {"most": 2},
+        {"max_runs": 2},
         {"confidence": 0.2},
         {"pause": 0},
         {"queue": 0},

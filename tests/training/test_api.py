@@ -66,7 +66,7 @@ def test_a_trainer_takes_the_shape_of_the_policy_it_is_given() -> None:
     other = replace(CONFIG, policy=replace(CONFIG.policy, width=8, place=False))
     trainer = Trainer([(graph(), MACHINE)], other, policy=policy)
     assert trainer.config.policy == CONFIG.policy
-    assert trainer.exercises[0].expert is not None
+    assert trainer.records[0].exercise.expert is not None
 
 
 def test_ctrl_c_saves_and_is_not_swallowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,19 +91,20 @@ def test_costs_under_noise_are_means_over_the_draws() -> None:
 def test_lessons_are_improved_samples_and_a_pool_that_gets_better() -> None:
     expert_config = ExpertConfig(samples=2, elites=1, lessons=6, pool=4, moves=200)
     config = TrainConfig(stages=("sim",), sim=ReinforceConfig(expert=expert_config))
-    expert = Expert(Problem(graph(), topology()), config, threads=1)
-    first_s = expert.best_s
+    expert = Expert(graph(), topology(), config, threads=1)
+    pool = expert.first_pool()
+    first_s = pool.best_s
     makespans = Simulator(topology()).makespans(graph(), samples(6))
     for number in range(3):
-        lessons = expert.lessons(samples(6), makespans, number)
+        lessons = expert.lessons(pool, samples(6), makespans, number)
         assert lessons.shape == (6, graph().num_vertices)
-        known = {row.tobytes() for row in expert.pool.devices}
+        known = {row.tobytes() for row in pool.devices}
         assert all(row.tobytes() in known for row in lessons[3:])
         costs_s = expert.improver.costs_s(lessons[:3])
         assert (costs_s < makespans.min()).all()
-    assert expert.best_s < first_s
-    assert len(expert.pool.costs_s) == 4
-    assert (np.diff(expert.pool.costs_s) > 0).all()
+    assert pool.best_s < first_s
+    assert len(pool.costs_s) == 4
+    assert (np.diff(pool.costs_s) > 0).all()
 
 
 @pytest.mark.parametrize(("until", "expected"), [(1.0, 8), (0.5, 4), (0.0, 0)])
@@ -113,9 +114,9 @@ def test_lessons_end_when_they_are_to(
     given = []
     real = Expert.lessons
 
-    def lessons(self: Expert, devices: Any, makespans: Any, number: int) -> Any:
+    def lessons(self: Expert, pool: Pool, devices: Any, makespans: Any, number: int) -> Any:
         given.append(number)
-        return real(self, devices, makespans, number)
+        return real(self, pool, devices, makespans, number)
 
     monkeypatch.setattr(Expert, "lessons", lessons)
     expert = ExpertConfig(moves=5, lessons=2, until=until)

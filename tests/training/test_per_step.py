@@ -22,16 +22,17 @@ torch = pytest.importorskip("torch")
 
 from doppler.policies.acting import Actor  # noqa: E402
 from doppler.policies.dual import DualPolicy, PolicyConfig, make_policy  # noqa: E402
-from doppler.policies.inputs import NUM_STATE_COLUMNS, make_inputs  # noqa: E402
-from doppler.training.config import ImitationConfig, ReinforceConfig, TrainConfig  # noqa: E402
-from doppler.training.exercise import Exercise  # noqa: E402
-from doppler.training.gradients.losses import (  # noqa: E402
+from doppler.policies.gradients.losses import (  # noqa: E402
     chosen,
     entropy,
     place_log_probs,
     select_log_probs,
 )
+from doppler.policies.inputs import NUM_STATE_COLUMNS, make_inputs  # noqa: E402
+from doppler.training.config import ImitationConfig, ReinforceConfig, TrainConfig  # noqa: E402
+from doppler.training.exercise import Exercise  # noqa: E402
 from doppler.training.per_step import pick, play, reinforce_by_steps  # noqa: E402
+from doppler.training.record import Record  # noqa: E402
 from doppler.training.reinforce import reinforce  # noqa: E402
 from doppler.training.trainer import Trainer  # noqa: E402
 
@@ -52,8 +53,8 @@ def actor() -> Actor:
     return Actor(make_instance(Problem(graph(), topology())))
 
 
-def exercise_of(config: TrainConfig) -> Exercise:
-    return Exercise(graph(), topology(), config)
+def record_of(config: TrainConfig) -> Record:
+    return Record(Exercise(graph(), topology(), config))
 
 
 def policy(*, mindful: bool, shape: PolicyConfig = SHAPE) -> DualPolicy:
@@ -168,14 +169,16 @@ def test_the_loss_is_that_of_reinforce_for_the_same_episodes(
     """A policy that ignores the state learns the same either way."""
     mine = policy(mindful=False)
     config = TrainConfig(policy=SHAPE, sim=replace(PER_STEP, batch=4, anchor=0.0), threads=1)
-    loss, makespans = reinforce_by_steps(mine, exercise_of(config), config, 0.5, 7)
+    loss, makespans = reinforce_by_steps(mine, record_of(config), config, 0.5, 7)
 
-    def played(where: Actor, mine: DualPolicy, _: object, how: Sampling, seeds: IntArray) -> object:
+    def played(
+        where: Actor, mine: DualPolicy, _: object, how: Sampling, seeds: IntArray, **__: object
+    ) -> object:
         return play(mine, where, how, seeds).rollouts
 
     monkeypatch.setattr(Actor, "play", played)
     config = replace(config, sim=replace(config.sim, messages="episode"))
-    expected, same = reinforce(mine, exercise_of(config), config, 0.5, 7)
+    expected, same = reinforce(mine, record_of(config), config, 0.5, 7)
     assert makespans.tolist() == same.tolist()
     assert float(loss.detach()) == pytest.approx(float(expected.detach()), rel=1e-4)
 
@@ -192,17 +195,17 @@ def test_the_trainer_passes_messages_per_step_if_told(features: str) -> None:
     before = {name: p.detach().clone() for name, p in trainer.policy.named_parameters()}
     stages = [progress.stage for progress in trainer.run()]
     assert stages == ["imitation"] * 2 + ["sim"] * 3
-    (exercise,) = trainer.exercises
-    assert (exercise.episodes, exercise.message_passes) == (6, 6 * 20)
+    (record,) = trainer.records
+    assert (record.episodes, record.message_passes) == (6, 6 * 20)
     assert not torch.equal(before["encoder.embed.weight"], trainer.policy.encoder.embed.weight)
-    simulated = Simulator(topology()).run(graph(), exercise.best()).makespan_s
-    assert simulated == pytest.approx(exercise.best_s)
+    simulated = Simulator(topology()).run(graph(), record.best()).makespan_s
+    assert simulated == pytest.approx(record.best_s)
 
 
 def test_passes_are_counted_as_in_the_paper() -> None:
-    exercise = exercise_of(TrainConfig(sim=ReinforceConfig(expert=None)))
-    exercise.episodes = 32
-    assert exercise.message_passes == 32
+    record = record_of(TrainConfig(sim=ReinforceConfig(expert=None)))
+    record.episodes = 32
+    assert record.message_passes == 32
 
 
 def test_what_cannot_be_is_refused() -> None:

@@ -29,10 +29,7 @@ from doppler.policies.arrays import checkpoint  # noqa: E402
 from doppler.policies.arrays.checkpoint import read_provenance  # noqa: E402
 from doppler.policies.dual import PolicyConfig, make_policy  # noqa: E402
 from doppler.runs.run import resume_run, start_run  # noqa: E402
-from doppler.sim import Simulator  # noqa: E402
-from doppler.training.api import describe, pretraining, starting_policy  # noqa: E402
-from doppler.training.trainer import Trainer  # noqa: E402
-from doppler.training.validation import (  # noqa: E402
+from doppler.runs.validation import (  # noqa: E402
     LIST_SCHEDULERS,
     WORST,
     Known,
@@ -41,6 +38,9 @@ from doppler.training.validation import (  # noqa: E402
     family_gap,
     find_known,
 )
+from doppler.sim import Simulator  # noqa: E402
+from doppler.training.api import describe, pretraining, starting_policy  # noqa: E402
+from doppler.training.trainer import Trainer  # noqa: E402
 
 RECIPE = Recipe(
     problems=3, max_vertices=40, validation=2, samples=4, evaluations=60, validate_every_s=1e9
@@ -138,7 +138,7 @@ def test_plots_show_validation_and_no_single_problems(
 def test_a_lazy_trainer_learns_what_an_eager_one_does() -> None:
     pairs = [(p.graph, p.topology) for p in RECIPE.draw()[1]]
     eager, lazy = Trainer(pairs, CONFIG), Trainer(pairs, CONFIG, lazy=True)
-    assert "actor" not in vars(lazy.exercises[0])
+    assert "instance" not in vars(lazy.records[0].exercise)
     for trainer in (eager, lazy):
         for _ in trainer.run():
             pass
@@ -170,7 +170,7 @@ def test_a_doppler_that_draws_others_is_refused(tmp_path: Path) -> None:
 def test_what_is_known_is_found_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = pretrained(tmp_path / "run", updates=2)
     before = (run / "validation.json").read_bytes()
-    monkeypatch.setattr("doppler.training.validation.find_known", None)
+    monkeypatch.setattr("doppler.runs.validation.find_known", None)
     resume_run(run).close()
     assert (run / "validation.json").read_bytes() == before
     (run / "validation.json").write_text(before.decode().replace("best_s", "worst_s"))

@@ -26,8 +26,8 @@ from doppler.graph import Graph  # noqa: E402
 from doppler.policies.dual import make_policy  # noqa: E402
 from doppler.programs import ffnn  # noqa: E402
 from doppler.runs.run import resume_run, start_run  # noqa: E402
-from doppler.serving.measuring import Bench  # noqa: E402
 from doppler.serving.prediction import Predictor  # noqa: E402
+from doppler.serving.trials import Trials  # noqa: E402
 from doppler.sharding import shard  # noqa: E402
 from doppler.sim import Noise, SimConfig, Simulator  # noqa: E402
 from doppler.topology import Topology  # noqa: E402
@@ -43,7 +43,7 @@ NOISE = Noise(exec_sigma=0.02, transfer_sigma=0.05)
 REAL = replace(
     CONFIG,
     stages=("real",),
-    real=RealConfig(episodes=20, batch=4, samples=8, plain=1, moves=20, lessons=2, most=4),
+    real=RealConfig(episodes=20, batch=4, samples=8, plain=1, moves=20, lessons=2, max_runs=4),
 )
 
 
@@ -88,8 +88,8 @@ class Flaky:
         return trace
 
 
-def bench_of(work: Graph, executor: Any, config: RealConfig = REAL.real) -> Bench:
-    return Bench(executor, work, MACHINE, config, Predictor(work, MACHINE, SimConfig()))
+def trials_of(work: Graph, executor: Any, config: RealConfig = REAL.real) -> Trials:
+    return Trials(executor, work, MACHINE, config, Predictor(work, MACHINE, SimConfig()))
 
 
 def run_of(work: Graph, config: TrainConfig, path: Path, parent: Path | None = None) -> Path:
@@ -221,7 +221,7 @@ def test_what_fails_is_a_bad_reward_and_no_more() -> None:
     assert seen[-1].failures > 3
     assert np.isfinite([progress.mean_s for progress in seen]).all()
     assert max(p.mean_s for p in seen) > 1.2 * seen[-1].best_s  # failures weigh
-    assert not (trainer.exercises[0].best_devices == 3).any()
+    assert not (trainer.records[0].best_devices == 3).any()
 
 
 def test_penalties() -> None:
@@ -230,18 +230,18 @@ def test_penalties() -> None:
     slow = np.where(work.is_input, -1, np.arange(work.num_vertices) % 3)
     bad = np.where(work.is_input, -1, 3)
     executor = Flaky(machine(), lambda d, _: EngineError("broken") if (d == 3).any() else None)
-    bench = bench_of(work, executor)
-    bench.begin([bad, devices])
-    assert np.array_equal(bench.incumbent, devices)
-    assert bench.failures == 1
-    found = bench.measure(np.stack([slow, bad]))
-    assert bench.failures == 1
+    trials = trials_of(work, executor)
+    trials.begin([bad, devices])
+    assert np.array_equal(trials.devices, devices)
+    assert trials.failures == 1
+    found = trials.measure(np.stack([slow, bad]))
+    assert trials.failures == 1
     assert found[1] == np.inf
-    assert bench.penalized(found)[1] == 2 * max(found[0], bench.worst_s)
-    assert not bench.challenge(bad)
-    assert (bench.failures, np.array_equal(bench.incumbent, devices)) == (2, True)
+    assert trials.penalized(found)[1] == 2 * max(found[0], trials.worst_s)
+    assert not trials.challenge(bad)
+    assert (trials.failures, np.array_equal(trials.devices, devices)) == (2, True)
     before = len(executor.ran)
-    assert bench.measure(bad[None]) == [np.inf]  # it is not tried again
+    assert trials.measure(bad[None]) == [np.inf]  # it is not tried again
     assert len(executor.ran) == before
 
 
@@ -250,20 +250,20 @@ def test_an_incumbent_that_fails_again_and_again_ends_it() -> None:
     first = np.where(work.is_input, -1, 0)
     broken: list[bool] = []
     executor = Flaky(machine(), lambda *_: EngineError("the fan stopped") if broken else None)
-    bench = bench_of(work, executor)
-    bench.begin([first])
+    trials = trials_of(work, executor)
+    trials.begin([first])
     broken.append(True)
     with pytest.raises(TrainingError, match="failed 3 times in a row: the fan stopped") as caught:
-        bench.measure_incumbent()
+        trials.measure_incumbent()
     assert caught.value.hint
-    assert bench.failures == 3
-    once = bench_of(work, Flaky(machine(), lambda _, n: EngineError("x") if n == 6 else None))
+    assert trials.failures == 3
+    once = trials_of(work, Flaky(machine(), lambda _, n: EngineError("x") if n == 6 else None))
     once.begin([first])
     for _ in range(4):
         once.measure_incumbent()
     assert once.failures == 1
     with pytest.raises(TrainingError, match=r"no assignment of .* runs: the fan stopped"):
-        bench_of(work, executor).begin([first])
+        trials_of(work, executor).begin([first])
 
 
 def test_noise_alone_seldom_replaces_the_incumbent() -> None:
@@ -278,7 +278,7 @@ def test_noise_alone_seldom_replaces_the_incumbent() -> None:
             trace = self.inner.run(graph, Assignment(np.where(graph.is_input, -1, 0)))
             return replace(trace, end_s=trace.end_s * self.rng.normal(1.0, 0.05))
 
-    config = replace(REAL, real=replace(REAL.real, episodes=160, most=8))
+    config = replace(REAL, real=replace(REAL.real, episodes=160, max_runs=8))
     policy = make_policy(config.policy, 0)
     trainer = Trainer([(graph(), MACHINE)], config, policy=policy, executor=Dice())
     last = list(trainer.run())[-1]
@@ -287,38 +287,38 @@ def test_noise_alone_seldom_replaces_the_incumbent() -> None:
 
 
 def test_gains_are_against_the_others_and_less_in_noise() -> None:
-    bench = bench_of(graph(), machine())
+    trials = trials_of(graph(), machine())
     makespans = np.array([1.0, 2.0, 3.0, 6.0])
-    bench.recent_s.extend([3.0, 3.0])
-    found = gains(bench, makespans, 1.0)
+    trials.incumbent.recent_s.extend([3.0, 3.0])
+    found = gains(trials, makespans, 1.0)
     others = (makespans.sum() - makespans) / 3
     assert found == pytest.approx((others - makespans) / makespans.std(ddof=1))
-    bench.recent_s.extend([1.0, 5.0])
-    noisy = gains(bench, makespans, 1.0)
+    trials.incumbent.recent_s.extend([1.0, 5.0])
+    noisy = gains(trials, makespans, 1.0)
     assert np.abs(noisy).sum() < np.abs(found).sum()
-    bench.recent_s.extend([0.1, 9.0])
-    assert (gains(bench, makespans, 1.0) == 0).all()
-    assert bench.mean_s == pytest.approx(3.0)
-    paper = bench_of(graph(), machine(), replace(REAL.real, running_mean=True))
+    trials.incumbent.recent_s.extend([0.1, 9.0])
+    assert (gains(trials, makespans, 1.0) == 0).all()
+    assert trials.mean_s == pytest.approx(3.0)
+    paper = trials_of(graph(), machine(), replace(REAL.real, running_mean=True))
     assert gains(paper, makespans, 2.0)[0] == 1.0
     assert gains(paper, np.array([5.0]), 2.0) == pytest.approx([-1.0])
 
 
 def test_picked_are_the_best_that_differ_and_did_not_run_yet() -> None:
     work = graph()
-    bench = bench_of(work, machine())
+    trials = trials_of(work, machine())
     rng = np.random.default_rng(0)
     rows = np.where(work.is_input, -1, rng.integers(4, size=(6, work.num_vertices)))
     renamed = np.where(rows[:1] < 0, -1, (rows[:1] + 1) % 4)  # the same but for names
     devices = np.concatenate([rows, renamed, rows[:1]])
-    costs = bench.predictor.costs_s(devices)
+    costs = trials.predictor.costs_s(devices)
     stage = replace(REAL.real, batch=4, plain=1, samples=8)
     order = [int(i) for i in np.argsort(costs[:6], kind="stable")]
-    picked = pick(bench, devices, stage).tolist()
+    picked = pick(trials, devices, stage).tolist()
     assert picked[:3] == order[:3]
     assert picked[3] == min({*range(8)} - {*picked[:3]})
-    bench.measure(devices[order[:1]])
-    assert pick(bench, devices, stage).tolist()[:3] == order[1:4]
+    trials.measure(devices[order[:1]])
+    assert pick(trials, devices, stage).tolist()[:3] == order[1:4]
 
 
 def test_the_engine_is_made_where_no_executor_is_given(tmp_path: Path) -> None:
@@ -359,7 +359,7 @@ def test_mistakes(tmp_path: Path) -> None:
         ({"plain": 5}, "plain must be at most batch"),
         ({"moves": -1}, "real.moves is -1"),
         ({"repeats": 0}, "real.repeats is 0"),
-        ({"most": 2}, "at least 3"),
+        ({"max_runs": 2}, "at least 3"),
         ({"confidence": 1.5}, "confidence is 1.5"),
         ({"timeout_s": 0.0}, "timeout_s is 0"),
         ({"temperature": (-1.0, 0.0)}, "real.temperature"),

@@ -1,6 +1,7 @@
 """The stages: imitation reaches its teacher, reinforcement improves, and both see all options."""
 
 from dataclasses import replace
+from itertools import count
 
 import numpy as np
 import pytest
@@ -30,8 +31,9 @@ from doppler.training.config import (
 )
 from doppler.training.exercise import Exercise
 from doppler.training.imitation import imitate
+from doppler.training.record import Record
 from doppler.training.reinforce import advantages, between, reinforce
-from doppler.training.trainer import UPDATES, Trainer
+from doppler.training.trainer import Trainer
 
 SMALL = TrainConfig(
     stages=("imitation", "sim"),
@@ -65,10 +67,9 @@ def test_imitation_learns_to_act_like_its_teacher() -> None:
     trainer = Trainer([(graph(), topology())], replace(SMALL, stages=("imitation",)))
     losses = [progress.loss for progress in trainer.run()]
     assert losses[-1] < 0.6 * losses[0]
-    exercise = trainer.exercises[0]
-    scores = trainer.policy.scores(exercise.actor.inputs)
-    played = exercise.actor.play(trainer.policy, scores, GREEDY, np.arange(1))
-    level = exercise.instance.tables.bottom_s[played.order[0]]
+    record = trainer.records[0]
+    played = trainer.policy.acting(record.view(trainer.policy)).play(GREEDY, np.arange(1))
+    level = record.exercise.instance.tables.bottom_s[played.order[0]]
     longest = np.maximum.accumulate(level[::-1])[::-1]  # of all that are left
     assert (level == longest).mean() > 0.75  # the most urgent first
 
@@ -77,20 +78,19 @@ def test_reinforcement_alone_improves_on_chance() -> None:
     config = replace(without_expert(SMALL), stages=("sim",))
     trainer, means = trained(config)
     assert np.mean(means[-4:]) < 0.97 * np.mean(means[:4])
-    assert trainer.exercises[0].expert is None
+    assert trainer.records[0].exercise.expert is None
 
 
 def test_the_best_is_the_best_ever_seen_and_is_what_it_says() -> None:
     trainer, _ = trained(replace(SMALL, stages=("sim",)))
-    exercise = trainer.exercises[0]
-    makespan_s = Simulator(topology()).run(graph(), exercise.best()).makespan_s
-    assert makespan_s == exercise.best_s
-    assert exercise.expert is not None
-    assert exercise.best_s == exercise.expert.best_s
-    assert exercise.best_s >= lower_bounds(graph(), topology()).best_s
+    record = trainer.records[0]
+    makespan_s = Simulator(topology()).run(graph(), record.best()).makespan_s
+    assert makespan_s == record.best_s
+    assert record.best_s == record.pool.best_s
+    assert record.best_s >= lower_bounds(graph(), topology()).best_s
     for name in ("critical-path", "heft", "etf", "single"):
         heuristic = place(graph(), topology(), name)
-        assert exercise.best_s <= Simulator(topology()).run(graph(), heuristic).makespan_s
+        assert record.best_s <= Simulator(topology()).run(graph(), heuristic).makespan_s
 
 
 def test_the_same_seed_trains_the_same_policy() -> None:
@@ -108,7 +108,7 @@ def test_a_part_that_is_not_learned_gets_no_gradient(part: str) -> None:
     trainer = Trainer([(graph(), topology())], config)
     for update in (imitate, reinforce):
         trainer.policy.zero_grad()
-        loss, _ = update(trainer.policy, trainer.exercises[0], config, 0.0, 0)
+        loss, _ = update(trainer.policy, trainer.records[0], config, 0.0, 0)
         loss.backward()
         module = getattr(trainer.policy, part)
         assert all(p.grad is None or not p.grad.any() for p in module.parameters())
@@ -131,45 +131,52 @@ def test_stages_end_by_episodes_or_by_seconds() -> None:
     assert trainer.is_finished
 
 
+def test_a_budget_is_by_the_clock_that_is_given() -> None:
+    """Every update begins and ends with a look at a clock that goes a second on each time."""
+    ticks = count()
+    config = replace(SMALL, stages=("imitation",), seconds=5.0)
+    trainer = Trainer([(graph(), topology())], config, clock=lambda: float(next(ticks)))
+    assert [progress.seconds for progress in trainer.run()] == [1.0, 2.0, 3.0, 4.0, 5.0]
+
+
 def test_advantages_against_the_batch_and_against_all_episodes() -> None:
-    exercise = Exercise(graph(), topology(), SMALL)
+    record = Record(Exercise(graph(), topology(), SMALL))
     makespans = np.array([1.0, 3.0])
-    assert advantages(exercise, makespans, SMALL.sim) == pytest.approx([1.0, -1.0])
-    assert (exercise.mean_s, exercise.episodes) == (2.0, 2)
+    assert advantages(record, makespans, SMALL.sim) == pytest.approx([1.0, -1.0])
+    assert (record.mean_s, record.episodes) == (2.0, 2)
     running = replace(SMALL.sim, running_mean=True)
-    gains = advantages(exercise, np.array([5.0]), running)
-    assert gains == pytest.approx([-3.0 / exercise.instance.tables.scale_s])
-    assert (exercise.mean_s, exercise.episodes) == (3.0, 3)
+    gains = advantages(record, np.array([5.0]), running)
+    assert gains == pytest.approx([-3.0 / record.exercise.instance.tables.scale_s])
+    assert (record.mean_s, record.episodes) == (3.0, 3)
 
 
 def test_noise_takes_part_in_the_reward() -> None:
     noisy = replace(SMALL, noise=Noise(exec_sigma=0.5), stages=("sim",))
-    exercise = Exercise(graph(), topology(), noisy)
     trainer = Trainer([(graph(), topology())], noisy)
-    scores = trainer.policy.scores(exercise.actor.inputs)
-    played = exercise.actor.play(trainer.policy, scores, Sampling(), np.arange(4))
-    assert not np.array_equal(exercise.measure(played, 0), exercise.measure(played, 1))
+    (record,) = trainer.records
+    played = trainer.policy.acting(record.view(trainer.policy)).play(Sampling(), np.arange(4))
+    assert not np.array_equal(record.measure(played, 0), record.measure(played, 1))
     draws = [
-        Simulator(topology(), noisy.sim_config).run(graph(), exercise.best(), s).makespan_s
+        Simulator(topology(), noisy.sim_config).run(graph(), record.best(), s).makespan_s
         for s in range(4)
     ]
-    assert exercise.best_s == pytest.approx(np.mean(draws))
+    assert record.best_s == pytest.approx(np.mean(draws))
 
 
 def test_running_out_of_memory_is_worse_than_anything_that_runs() -> None:
     builder = GraphBuilder("crowd")
     for name in "abcd":
         builder.op(name, "matmul", reads=[], output_bytes=9e9, exec_s=1.0, transfer_s=1.0)
-    exercise = Exercise(builder.build(), read_topology("p100x4"), SMALL)
-    trainer = Trainer([(exercise.graph, exercise.topology)], SMALL)
-    scores = trainer.policy.scores(exercise.actor.inputs)
-    played = exercise.actor.play(trainer.policy, scores, Sampling(epsilon=1.0), np.arange(64))
-    makespans = exercise.measure(played, 0)
+    trainer = Trainer([(builder.build(), read_topology("p100x4"))], SMALL)
+    (record,) = trainer.records
+    forward = trainer.policy.acting(record.view(trainer.policy))
+    played = forward.play(Sampling(epsilon=1.0), np.arange(64))
+    makespans = record.measure(played, 0)
     alone = np.array([len(set(row)) == 4 for row in played.devices])
     assert alone.any()
     assert not alone.all()
     assert makespans[alone].max() < makespans[~alone].min() < np.inf
-    assert len(set(exercise.best().devices)) == 4
+    assert len(set(record.best().devices)) == 4
 
 
 def test_bad_configs_are_refused() -> None:
@@ -189,19 +196,19 @@ def test_bad_configs_are_refused() -> None:
         Trainer([(empty.build(), topology())], SMALL)
 
 
-@pytest.mark.parametrize("together", [2, 3, 7])
-def test_several_graphs_make_one_step_whatever_the_threads(together: int) -> None:
+@pytest.mark.parametrize("size", [2, 3, 7])
+def test_several_graphs_make_one_step_whatever_the_threads(size: int) -> None:
     pairs = [(random_dag(vertices=12, depth=4, seed=s), topology()) for s in range(3)]
     few = replace(SMALL, stages=("sim",), sim=replace(SMALL.sim, episodes=64, batch=8))
     found = []
     for threads in (1, 3):
-        trainer = Trainer(pairs, replace(few, together=together, threads=threads))
+        trainer = Trainer(pairs, replace(few, problems_per_step=size, threads=threads))
         lines = list(trainer.run())
         found.append((trainer.policy.state_dict(), lines))
         assert lines[-1].episodes >= 3 * 64
-        assert len(lines) == -(-3 * 8 // min(together, 3))
-        assert {line.exercise for line in lines} <= {e.label for e in trainer.exercises}
-        assert all(e.episodes for e in trainer.exercises)
+        assert len(lines) == -(-3 * 8 // min(size, 3))
+        assert {line.exercise for line in lines} <= {record.label for record in trainer.records}
+        assert all(record.episodes for record in trainer.records)
     (one, lines), (other, same) = found
     assert all(torch.equal(one[k], other[k]) for k in one)
     assert [line.mean_s for line in lines] == [line.mean_s for line in same]
@@ -210,7 +217,9 @@ def test_several_graphs_make_one_step_whatever_the_threads(together: int) -> Non
 def test_alone_or_together_the_mean_gradient_is_taken() -> None:
     """Twice the same graph teaches what it teaches once, but for what it draws."""
     once = Trainer([(graph(), topology())], replace(SMALL, stages=("imitation",)))
-    twice = Trainer([(graph(), topology())] * 2, replace(SMALL, stages=("imitation",), together=2))
+    twice = Trainer(
+        [(graph(), topology())] * 2, replace(SMALL, stages=("imitation",), problems_per_step=2)
+    )
     means = [np.mean([p.mean_s for p in list(t.run())[-8:]]) for t in (once, twice)]
     assert means[0] == pytest.approx(means[1], rel=0.1)
 
@@ -220,10 +229,9 @@ def no_number(policy: DualPolicy, *_: object) -> tuple[Tensor, FloatArray]:
     return sum(p.sum() for p in policy.parameters()) * torch.tensor(float("nan")), np.ones(1)
 
 
-def test_a_loss_that_is_no_number_stops_before_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer = Trainer([(graph(), topology())], SMALL)
+def test_a_loss_that_is_no_number_stops_before_the_step() -> None:
+    trainer = Trainer([(graph(), topology())], SMALL, updates={"imitation": no_number})
     before = {k: v.clone() for k, v in trainer.policy.state_dict().items()}
-    monkeypatch.setitem(UPDATES, "imitation", no_number)
     with pytest.raises(errors.TrainingError, match="nan at update 0"):
         next(trainer.run())
     assert all(torch.equal(before[k], v) for k, v in trainer.policy.state_dict().items())

@@ -55,4 +55,4 @@ def test_variants_take_turns_but_do_not_add_episodes() -> None:
     varied = [p.exercise for p in trainer.run()]
     assert len(varied) == len(plain) == 8
     assert varied == [plain[0], f"{graph.name}~1@p100x4"] * 4
-    assert [e.label for e in trainer.exercises] == [plain[0]]
+    assert [record.label for record in trainer.records] == [plain[0]]

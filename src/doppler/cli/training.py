@@ -23,8 +23,8 @@ from doppler.cli.output import (
 from doppler.errors import ConfigError, Interrupted
 
 if TYPE_CHECKING:
+    from doppler.runs.comparison import Comparison
     from doppler.runs.run import Result, Run
-    from doppler.training.comparison import Comparison
     from doppler.training.config import TrainConfig
 
 
@@ -161,7 +161,7 @@ def train(
                 "there is no graph to train on", hint="dop train graph.json -o runs/x"
             )
         _train(run, output)
-    from doppler.training.comparison import compare
+    from doppler.runs.comparison import compare
 
     results = run.results()
     with showing_progress():

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from rich.console import Group
     from rich.live import Live
 
+    from doppler.runs.comparison import Comparison
     from doppler.runs.run import Result
-    from doppler.training.comparison import Comparison
+    from doppler.runs.validation import FamilyGap
     from doppler.training.trainer import Progress, RealProgress
-    from doppler.training.validation import FamilyGap
 
 PAUSE_S = 10.0  # between lines
 FRAME_S = 0.25  # between pictures

@@ -32,12 +32,13 @@ from doppler.policies.arrays.checkpoint import checked_metadata as checked_metad
 from doppler.policies.arrays.checkpoint import json_object as json_object
 from doppler.policies.arrays.checkpoint import read_provenance as read_provenance
 from doppler.policies.arrays.policy import ArrayPolicy
-from doppler.policies.configs import CONFIGS, AnyConfig, largest, most_layers
+from doppler.policies.configs import CONFIGS, AnyConfig, largest, max_layers
 from doppler.policies.dual import DualPolicy
-from doppler.policies.kinds import Policy, empty_policy
+from doppler.policies.kinds import empty_policy
+from doppler.policies.trainable import TrainablePolicy
 
 
-def save_policy(policy: Policy, path: str | Path, provenance: Mapping[str, Any]) -> None:
+def save_policy(policy: TrainablePolicy, path: str | Path, provenance: Mapping[str, Any]) -> None:
     """Write a policy, whole or not at all, with JSON values that tell how it came about."""
     path = Path(path)
     tensors = {k: t.detach().cpu().contiguous() for k, t in policy.state_dict().items()}
@@ -66,7 +67,7 @@ def load_policy(path: str | Path, device: str = "cpu") -> DualPolicy:
     return to_torch(read_policy(path)).to(device)
 
 
-def load_any(path: str | Path, device: str = "cpu") -> Policy:
+def load_any(path: str | Path, device: str = "cpu") -> TrainablePolicy:
     """The policy in a checkpoint, of whatever kind, on a torch device."""
     path = Path(path)
     with tensor_file.opened(path) as file:
@@ -79,7 +80,7 @@ def load_any(path: str | Path, device: str = "cpu") -> Policy:
                 hint="a newer version of doppler may have written it",
             )
         config: AnyConfig = config_of(metadata, CONFIGS[kind], path)
-        if most_layers(config) > len(file.entries) or largest(config) > num_bytes(file):
+        if max_layers(config) > len(file.entries) or largest(config) > num_bytes(file):
             raise too_few_weights(config, path)
         with torch.device("meta"):
             policy = empty_policy(config)

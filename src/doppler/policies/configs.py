@@ -11,7 +11,16 @@ FORMS = ("pass", "improve")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlacetoConfig:
+class RivalConfig:
+    """What the shapes of all rivals have in common."""
+
+    kind: ClassVar[str]
+
+    devices: int = 0  # outputs; 0 until it is known on which machine the policy is trained
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacetoConfig(RivalConfig):
     """The shape of Placeto's policy."""
 
     kind: ClassVar[str] = "placeto"
@@ -21,7 +30,6 @@ class PlacetoConfig:
     # `pass`: nothing is placed at first, and only the end counts (as in the DOPPLER paper);
     # `improve`: all is on the first device at first, and every step counts (Addanki et al., Sec. 3)
     form: str = "pass"
-    devices: int = 0  # see BaselineConfig
 
     def __post_init__(self) -> None:
         unbox_fields(self)
@@ -32,7 +40,7 @@ class PlacetoConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GdpConfig:
+class GdpConfig(RivalConfig):
     """The shape of GDP's policy."""
 
     kind: ClassVar[str] = "gdp"
@@ -43,7 +51,6 @@ class GdpConfig:
     heads: int = 4
     segment: int = 128  # vertices that the placer attends to at a time, and remembers
     positions: bool = True  # whether vertices tell where in the order they are
-    devices: int = 0  # see BaselineConfig
 
     def __post_init__(self) -> None:
         unbox_fields(self)
@@ -54,14 +61,13 @@ class GdpConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seq2SeqConfig:
+class Seq2SeqConfig(RivalConfig):
     """The shape of the sequence placer's policy."""
 
     kind: ClassVar[str] = "seq2seq"
 
     width: int = 64  # H, of all embeddings and states
     groups: int = 256  # the longest sequence: a graph with more vertices is grouped
-    devices: int = 0  # see BaselineConfig
 
     def __post_init__(self) -> None:
         unbox_fields(self)
@@ -77,14 +83,21 @@ CONFIGS: dict[str, type[AnyConfig]] = {
 
 
 def for_devices(config: AnyConfig, num_devices: int) -> AnyConfig:
-    """The config with outputs for so many devices, where it does not say how many."""
-    if isinstance(config, PolicyConfig) or config.devices:
-        return config
-    return replace(config, devices=num_devices)
+    """The config with outputs for this number of devices, unless it has one."""
+    if isinstance(config, RivalConfig) and not config.devices:
+        return replace(config, devices=num_devices)
+    return config
 
 
-def most_layers(config: AnyConfig) -> int:
-    """The most layers of one sort that a policy of that shape has weights for."""
+def small(config: AnyConfig) -> AnyConfig:
+    """A policy that runs the same compiled code, in less time."""
+    if isinstance(config, PolicyConfig):
+        return replace(config, width=2, rounds=min(config.rounds, 1))
+    return config
+
+
+def max_layers(config: AnyConfig) -> int:
+    """The largest number of layers of one sort that a policy of that shape has weights for."""
     if isinstance(config, PlacetoConfig):  # all rounds have the same
         return 1
     return max(getattr(config, name, 0) for name in ("rounds", "layers", "attention"))

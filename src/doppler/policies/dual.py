@@ -1,12 +1,14 @@
 """DualPolicy: SEL and PLC over one encoder."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from doppler.mdp.features import NUM_FEATURES
+from doppler.mdp.instance import Instance
 from doppler.policies.arrays.config import NUM_STATE_COLUMNS, NUM_VERTEX_COLUMNS
 from doppler.policies.arrays.config import PolicyConfig as PolicyConfig
 from doppler.policies.inputs import Inputs
@@ -14,6 +16,10 @@ from doppler.policies.mpnn import Encoder
 from doppler.policies.plc import Parts, Place
 from doppler.policies.sel import Select
 from doppler.policies.threads import one_thread
+from doppler.policies.trainable import TrainablePolicy
+
+if TYPE_CHECKING:
+    from doppler.policies.acting import Actor, DualPass
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +30,11 @@ class Scores:
     place: Parts
 
 
-class DualPolicy(nn.Module):
+class DualPolicy(TrainablePolicy):
     """SEL and PLC (Sec. 4.2), for any graph and any number of devices."""
 
     kind = PolicyConfig.kind
+    config: PolicyConfig
 
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__()
@@ -37,7 +44,7 @@ class DualPolicy(nn.Module):
         self.select = Select(config.width)
         self.place = Place(config.width, config.features)
         # The state of an episode counts for nothing at first, so that a policy begins the same
-        # (and goes on so after imitation) whether messages are passed per episode or per step.
+        # (and stays so after imitation) whether messages are passed per episode or per step.
         for layer in (self.encoder.embed, self.features):
             layer.weight.data[:, -NUM_STATE_COLUMNS:] = 0.0
 
@@ -51,6 +58,23 @@ class DualPolicy(nn.Module):
         with torch.no_grad(), one_thread():
             found: Scores = self(inputs)
         return found
+
+    @property
+    def learns_to_place(self) -> bool:
+        """Whether PLC is learned."""
+        return self.config.place
+
+    def view(self, instance: Instance, device: str = "cpu", *, threads: int = 1) -> "Actor":
+        """What plays episodes of an instance by this policy."""
+        from doppler.policies.acting import Actor
+
+        return Actor(instance, device, threads=threads)
+
+    def on(self, view: "Actor") -> "DualPass":
+        """A forward pass: one pass of message passing."""
+        from doppler.policies.acting import DualPass
+
+        return DualPass(self, view)
 
     def arrays(self, scores: Scores) -> dict[str, np.ndarray]:
         """The fields of `mdp.kernel.Weights`: the policy on one graph as plain matrices."""

@@ -1,9 +1,9 @@
-"""RunDir: one training directory, which a crash at any time leaves fit to go on from.
+"""RunDir: one training directory, which can be resumed after a crash at any time.
 
 ```text
 runs/x/
 ├── config.json                      what it was started with, written last when a run begins
-├── graphs/ topologies/              copies, so that a run needs nothing else to go on; of a
+├── graphs/ topologies/              copies, so that a run needs nothing else; of a
 │                                    pretraining, the recipe in config.json is enough
 ├── validation.json                  of a pretraining: what is known of the validation problems
 ├── metrics.jsonl                    a line per update
@@ -49,7 +49,7 @@ from doppler.runs.manifest import (
 )
 from doppler.topology.io import write_topology
 from doppler.trace import write_trace
-from doppler.training.exercise import Exercise
+from doppler.training.record import Record
 from doppler.training.trainer import Trainer
 
 FORMAT, VERSION = "doppler-training", 1
@@ -127,24 +127,24 @@ class RunDir:
 
     def write_derived(self, trainer: Trainer, tally: Tally, manifest: Manifest) -> None:
         """Write the policy, and those best assignments that are new, with their traces."""
-        exercises, drawn = trainer.exercises, manifest.recipe is not None
+        records, drawn = trainer.records, manifest.recipe is not None
         history = manifest.provenance() | {
             "episodes": sum(tally.episodes.values()) if drawn else tally.episodes,
             "seconds": trainer.seconds,
         }
         if not drawn:
-            history["best_s"] = {e.label: e.best_s for e in exercises if isfinite(e.best_s)}
+            history["best_s"] = {r.label: r.best_s for r in records if isfinite(r.best_s)}
         save_policy(trainer.policy, self.path / POLICY_FILE, history)
         if drawn:  # nobody asks for the best assignments of problems that were drawn
             return
-        for exercise, path in zip(exercises, self.best_files(exercises), strict=True):
-            if isfinite(exercise.best_s) and self._best_s.get(exercise.label) != exercise.best_s:
-                _write_best(exercise, path)
-                self._best_s[exercise.label] = exercise.best_s
+        for record, path in zip(records, self.best_files(records), strict=True):
+            if isfinite(record.best_s) and self._best_s.get(record.label) != record.best_s:
+                _write_best(record, path)
+                self._best_s[record.label] = record.best_s
 
-    def best_files(self, exercises: Sequence[Exercise]) -> list[Path]:
+    def best_files(self, records: Sequence[Record]) -> list[Path]:
         """Where the best assignment of each exercise is."""
-        names = file_names([exercise.label for exercise in exercises])
+        names = file_names([record.label for record in records])
         return [self.path / BEST / f"{name}.assignment.json" for name in names]
 
     def load(self, trainer: Trainer) -> Tally:
@@ -172,7 +172,7 @@ def _check_absent(path: Path) -> None:
     if (path / manifests.FILE).is_file():
         raise ConfigError(
             f"`{path}` holds a training run already",
-            hint=f"go on with it: {_how_to_resume(path)}; or choose another directory",
+            hint=f"resume it: {_how_to_resume(path)}; or choose another directory",
         )
     if path.is_dir() and any(found.name != LOCK_FILE for found in path.iterdir()):
         raise ConfigError(f"`{path}` is not empty", hint="choose another directory")
@@ -215,12 +215,12 @@ def _what(error: OSError, path: Path) -> str:
     return f"cannot write `{error.filename or path}`: {error.strerror or error}"
 
 
-def _write_best(exercise: Exercise, path: Path) -> None:
+def _write_best(record: Record, path: Path) -> None:
     path.parent.mkdir(exist_ok=True)
-    assignment = exercise.best()
-    if (topology := exercise.recalibrated()) is not None:
+    assignment = record.best()
+    if (topology := record.recalibrated()) is not None:
         write_topology(topology, path.with_name(path.name.replace(".assignment.", ".topology.")))
-    write_trace(exercise.best_trace(), path.with_name(path.name.replace(".assignment.", ".trace.")))
+    write_trace(record.best_trace(), path.with_name(path.name.replace(".assignment.", ".trace.")))
     write_assignment(assignment, path)
 
 

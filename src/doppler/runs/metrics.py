@@ -1,7 +1,7 @@
 """Metrics of a run: a line of JSON per update, and TensorBoard or Weights & Biases if wanted."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from importlib import import_module
@@ -12,8 +12,8 @@ from time import monotonic
 from typing import Any, Protocol
 
 from doppler.errors import MissingExtraError
+from doppler.runs.validation import FamilyGap
 from doppler.training.trainer import Progress, RealProgress
-from doppler.training.validation import FamilyGap
 
 FILE = "metrics.jsonl"
 EVENTS = "tensorboard"  # folder of its events
@@ -23,7 +23,7 @@ PROJECT = "doppler"  # at Weights & Biases
 
 
 class MetricsFile:
-    """Appends a line per update, from so many lines on."""
+    """Appends a line per update to those that are there."""
 
     def __init__(self, folder: Path, steps: int) -> None:
         """What comes after the line of update `steps` is cut off."""
@@ -131,20 +131,20 @@ def tensorboard(folder: Path, steps: int) -> TensorBoard | None:
 class Thinned:
     """Hands on to plots what comes after a pause, exercise by exercise."""
 
-    def __init__(self, plots: list[Plots]) -> None:
-        self.plots = plots
+    def __init__(self, plots: list[Plots], clock: Callable[[], float] = monotonic) -> None:
+        self.plots, self._clock = plots, clock
         self._last: dict[tuple[str, str], float] = {}
 
-    def log(self, step: int, progress: Progress, *, together: bool = False) -> None:
+    def log(self, step: int, progress: Progress, *, as_one: bool = False) -> None:
         """Plot an update, unless the last one of its exercise was a moment ago.
 
-        Where there are many exercises, plot all `together` as one.
+        Where there are many exercises, plot all `as_one`.
         """
-        key, now = (progress.stage, "" if together else progress.exercise), monotonic()
+        key, now = (progress.stage, "" if as_one else progress.exercise), self._clock()
         if not self.plots or now - self._last.get(key, -PAUSE_S) < PAUSE_S:
             return
         self._last[key] = now
-        self.send(step, scalars_of_all(progress) if together else scalars_of(progress))
+        self.send(step, scalars_of_all(progress) if as_one else scalars_of(progress))
 
     def send(self, step: int, scalars: Mapping[str, float]) -> None:
         """Plot numbers at once."""
@@ -171,7 +171,7 @@ def scalars_of(progress: Progress) -> dict[str, float]:
 
 
 def scalars_of_all(progress: Progress) -> dict[str, float]:
-    """The numbers that are plotted where exercises are not told apart, by `stage/name`.
+    """The numbers that are plotted where exercises are not distinguished, by `stage/name`.
 
     `lag` is how far the episodes are, on average, behind the best of their exercise.
     """

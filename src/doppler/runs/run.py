@@ -1,4 +1,4 @@
-"""Run: training that is logged, saved, and can be stopped and gone on with."""
+"""Run: training that is logged, saved, and can be stopped and resumed."""
 
 import signal
 import threading
@@ -17,8 +17,8 @@ from doppler.errors import ConfigError, Interrupted
 from doppler.executor import Executor
 from doppler.graph.builder import GraphBuilder
 from doppler.placers.bounds.lower import gap
-from doppler.policies.dual import DualPolicy, PolicyConfig
-from doppler.policies.kinds import Policy
+from doppler.policies.configs import small
+from doppler.policies.trainable import TrainablePolicy
 from doppler.runs.directory import RunDir, Tally, explained
 from doppler.runs.manifest import Manifest
 from doppler.runs.metrics import (
@@ -30,11 +30,11 @@ from doppler.runs.metrics import (
     scalars_of_gaps,
     tensorboard,
 )
-from doppler.serving.measuring import Measured
+from doppler.runs.validation import FamilyGap, Pace, Validation, make_validation
+from doppler.serving.trials import Measured
 from doppler.training.config import check_extension
 from doppler.training.config_io import config_to
 from doppler.training.trainer import Progress, Trainer
-from doppler.training.validation import FamilyGap, Pace, Validation, make_validation
 
 SAVE_EVERY_S = 30.0
 MakeExecutor = Callable[[Manifest], Executor | None]  # for a run's Stage III
@@ -83,13 +83,15 @@ class Run:
         save_every_s: float,
         wandb: bool,
         validation: Validation | None = None,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
         """Made by `start_run` or `resume_run`; the directory is the run's from here on."""
+        self._clock = clock
         self.manifest, self.directory, self.trainer = manifest, directory, trainer
         self.tally, self.save_every_s = tally, save_every_s
         recipe = manifest.recipe
         # Those that are shown one by one: without variants, or problems that were drawn.
-        self.labels = [e.label for e in trainer.exercises] if recipe is None else []
+        self.labels = [record.label for record in trainer.records] if recipe is None else []
         self.validation = validation
         self.gaps: tuple[FamilyGap, ...] = ()  # of the last validation
         self._pace = Pace(0.0 if recipe is None else recipe.validate_every_s)
@@ -103,22 +105,22 @@ class Run:
             self._metrics = MetricsFile(path, tally.steps)
             events = tensorboard(path, tally.steps)
         self.has_tensorboard = events is not None
-        self._plots = Thinned(plots if events is None else [*plots, events])
+        self._plots = Thinned(plots if events is None else [*plots, events], clock)
         self._stopping = False
         self._between = True  # two updates: what can be saved
         self._broken = False  # the directory cannot be written
 
     def __iter__(self) -> Iterator[Progress]:
         """Train on; every update is logged, then yielded, and saved now and then."""
-        saved = monotonic()
+        saved = self._clock()
         with closing(self.trainer.run()) as updates:
             while (progress := self._next(updates)) is not None:
                 yield progress
                 if self._stopping:
                     raise Interrupted
-                if monotonic() - saved >= self.save_every_s:
+                if self._clock() - saved >= self.save_every_s:
                     self.save()
-                    saved = monotonic()
+                    saved = self._clock()
         self.finished = True
 
     def _next(self, updates: Iterator[Progress]) -> Progress | None:
@@ -149,34 +151,34 @@ class Run:
 
     def results(self) -> list[Result]:
         """What the run has come to, exercise by exercise."""
-        exercises = self.trainer.exercises
+        records = self.trainer.records
         return [
             Result(
-                exercise=exercise.label,
-                graph=exercise.graph.name,
-                topology=exercise.topology.name,
-                makespan_s=exercise.best_s,
-                lower_bound_s=exercise.bound_s,
-                gap=gap(exercise.best_s, exercise.bound_s),
-                episodes=self.tally.episodes.get(exercise.label, 0),
-                seconds=self.tally.seconds.get(exercise.label, 0.0),
+                exercise=record.label,
+                graph=record.exercise.graph.name,
+                topology=record.exercise.topology.name,
+                makespan_s=record.best_s,
+                lower_bound_s=record.exercise.bound_s,
+                gap=gap(record.best_s, record.exercise.bound_s),
+                episodes=self.tally.episodes.get(record.label, 0),
+                seconds=self.tally.seconds.get(record.label, 0.0),
                 assignment=path,
-                measured=exercise.measured(),
+                measured=record.measured(),
             )
-            for exercise, path in zip(exercises, self.directory.best_files(exercises), strict=True)
+            for record, path in zip(records, self.directory.best_files(records), strict=True)
         ]
 
     def validate(self) -> tuple[FamilyGap, ...]:
         """How the policy does now on the validation problems, if there are any."""
-        policy = self.trainer.policy
-        if self.validation is not None and isinstance(policy, DualPolicy):
-            self.gaps = self.validation.measure(policy)
+        if self.validation is not None:
+            self.gaps = self.validation.measure(self.trainer.policy)
         return self.gaps
 
     def _log(self, progress: Progress, seconds: float) -> None:
         tally, name = self.tally, progress.exercise
-        # Of those that are trained on together one is told of, by turns; it stands for all.
-        batch: int = self.trainer.together * getattr(self.manifest.config, progress.stage).batch
+        # Of the problems of one step one is shown, in turn; it stands for all.
+        batch: int = getattr(self.manifest.config, progress.stage).batch
+        batch *= self.trainer.problems_per_step
         tally.steps += 1
         tally.episodes[name] = tally.episodes.get(name, 0) + batch
         tally.seconds[name] = tally.seconds.get(name, 0.0) + seconds
@@ -189,7 +191,7 @@ class Run:
             if gaps:
                 self._plots.send(tally.steps, scalars_of_gaps(gaps))
             if self.manifest.recipe is not None:
-                self._plots.log(tally.steps, progress, together=True)
+                self._plots.log(tally.steps, progress, as_one=True)
             elif name in self.labels:
                 self._plots.log(tally.steps, progress)
         self._broken = False
@@ -214,13 +216,14 @@ def start_run(
     manifest: Manifest,
     path: Path,
     *,
-    policy: Policy | None = None,
+    policy: TrainablePolicy | None = None,
     starts: Sequence[Assignment] = (),
     make_executor: MakeExecutor | None = None,
     save_every_s: float = SAVE_EVERY_S,
     wandb: bool = False,
+    clock: Callable[[], float] = monotonic,
 ) -> Run:
-    """A new run in an empty directory, going on from a policy and assignments if there are any."""
+    """A new run in an empty directory, from a policy and assignments if there are any."""
     check_device(manifest.config.device)
     if wandb:
         require_wandb()
@@ -234,6 +237,7 @@ def start_run(
             executor=executor,
             starts=starts,
             lazy=manifest.recipe is not None,
+            clock=clock,
         )
         tally, validation = Tally(), _validation(manifest, path)
         directory.save(trainer, tally, manifest)
@@ -243,6 +247,7 @@ def start_run(
             save_every_s=save_every_s,
             wandb=wandb,
             validation=validation,
+            clock=clock,
         )
     except BaseException:
         directory.discard()
@@ -258,11 +263,12 @@ def resume_run(
     make_executor: MakeExecutor | None = None,
     save_every_s: float = SAVE_EVERY_S,
     wandb: bool = False,
+    clock: Callable[[], float] = monotonic,
 ) -> Run:
     """The run in a directory, where its checkpoint was taken.
 
-    With `seconds` or `episodes` it trains for so many more, also where it had come to its end (see
-    `Trainer.extend`); its manifest then tells that, and which `command` asked for it.
+    With `seconds` or `episodes` it trains for that much longer, also where it had come to its end
+    (see `Trainer.extend`); its manifest then tells that, and which `command` asked for it.
     """
     check_extension(seconds, episodes)
     if wandb:
@@ -274,7 +280,9 @@ def resume_run(
         executor = None if make_executor is None else make_executor(manifest)
         warm_up(manifest)
         lazy = manifest.recipe is not None
-        trainer = Trainer(manifest.pairs, manifest.config, executor=executor, lazy=lazy)
+        trainer = Trainer(
+            manifest.pairs, manifest.config, executor=executor, lazy=lazy, clock=clock
+        )
         tally = directory.load(trainer)
         if seconds is not None or episodes is not None:
             trainer.extend(seconds=seconds, episodes=episodes)
@@ -285,6 +293,7 @@ def resume_run(
             save_every_s=save_every_s,
             wandb=wandb,
             validation=_validation(manifest, path),
+            clock=clock,
         )
     except BaseException:
         directory.close()
@@ -300,13 +309,11 @@ def warm_up(manifest: Manifest) -> None:
     builder = GraphBuilder("pair")
     for name in ("a", "b"):
         builder.op(name, "matmul", reads=[], output_bytes=1, exec_s=1.0, transfer_s=1.0)
-    config, expert, policy = manifest.config, manifest.config.sim.expert, manifest.config.policy
-    if isinstance(policy, PolicyConfig):
-        policy = replace(policy, width=2, rounds=min(policy.rounds, 1))
-    small = replace(
+    config, expert = manifest.config, manifest.config.sim.expert
+    short = replace(
         config,
         stages=tuple(stage for stage in config.stages if stage != "real") or ("sim",),
-        policy=policy,
+        policy=small(config.policy),
         imitation=replace(config.imitation, episodes=1, batch=1),
         sim=replace(
             config.sim,
@@ -317,7 +324,7 @@ def warm_up(manifest: Manifest) -> None:
         seconds=None,
         variants=0,
     )
-    for _ in Trainer([(builder.build(), manifest.pairs[0][1])], small).run():
+    for _ in Trainer([(builder.build(), manifest.pairs[0][1])], short).run():
         pass
 
 

@@ -1,6 +1,5 @@
 """Predictor: the simulator, recalibrated by what was measured."""
 
-import hashlib
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
@@ -14,6 +13,7 @@ from doppler.placers.registry import make_placer
 from doppler.placers.search.annealing import INSTANT
 from doppler.placers.search.improver import Improver
 from doppler.problem import Problem
+from doppler.serving.incumbent import digest
 from doppler.sim.config import SimConfig
 from doppler.tasks import enumerate_tasks
 from doppler.topology.topology import Topology
@@ -67,7 +67,7 @@ class Predictor:
         return float(self.costs_s(devices.reshape(1, -1))[0])
 
     def improve(self, devices: IntArray, moves: int, *, seed: int) -> tuple[IntArray, FloatArray]:
-        """(K, V) the best predicted in so many moves from each of (K, V), and their (K,) costs."""
+        """(K, V) the best predicted in some moves from each of (K, V), and their (K,) costs."""
         return self._search(devices, moves, seed=seed)
 
     def heuristic(self, number: int) -> IntArray | None:
@@ -103,7 +103,7 @@ class Predictor:
         return arrays, {"errors": list(self.errors)}
 
     def load_state(self, arrays: Mapping[str, Any], values: Mapping[str, Any]) -> None:
-        """Go on where `state` was taken."""
+        """Resume where `state` was taken."""
         self.errors.extend(values["errors"])
         count = sum(key.startswith("trace.") and key.endswith(".times") for key in arrays)
         for i in range(count):
@@ -131,11 +131,6 @@ class Predictor:
         return self._improver.improve(
             devices, moves, hot=ANNEAL.hot, cold=ANNEAL.cold, seed=seed, threads=self._threads
         )
-
-
-def digest(devices: IntArray) -> str:
-    """A name for (V,) devices."""
-    return hashlib.blake2b(devices.astype(np.int64).tobytes(), digest_size=8).hexdigest()
 
 
 def times_of(graph: Graph, topology: Topology, trace: Trace) -> FloatArray:

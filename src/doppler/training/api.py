@@ -14,14 +14,10 @@ from doppler.datasets.recipe import Recipe
 from doppler.errors import ConfigError, Interrupted
 from doppler.executor import Executor
 from doppler.graph.graph import Graph
-from doppler.placers.learned.doppler import DopplerPlacer
-from doppler.placers.learned.rivals import LearnedPlacer
 from doppler.policies.arrays.checkpoint import shipped_bytes, shipped_policy
-from doppler.policies.arrays.config import PolicyConfig
 from doppler.policies.checkpoint import load_any, to_torch
-from doppler.policies.configs import for_devices
-from doppler.policies.kinds import Policy
-from doppler.policies.rivals.base import BaselinePolicy
+from doppler.policies.configs import RivalConfig, for_devices
+from doppler.policies.trainable import TrainablePolicy
 from doppler.resolve import as_graph, as_topology
 from doppler.runs.directory import BEST, BEST_FILES
 from doppler.runs.manifest import Manifest, distinct
@@ -37,9 +33,9 @@ from doppler.runs.run import (
 from doppler.topology.topology import Topology
 from doppler.training.config import TrainConfig
 from doppler.training.starting import NOTHING, PRETRAINED, policy_file, usual_start
+from doppler.training.trained import Trained, placer_of
 from doppler.training.trainer import Progress, Trainer
 
-Trained = DopplerPlacer | LearnedPlacer
 Start = Trained | str | Path  # a trained placer, a run or a checkpoint; or PRETRAINED or NOTHING
 
 
@@ -105,7 +101,7 @@ def resume(
     episodes: int | None = None,
     executor: Executor | None = None,
 ) -> Trained:
-    """The placer of a run, trained to its end; or for so many more seconds or episodes.
+    """The placer of a run, trained to its end; or for more seconds or episodes.
 
     Those count from where the run was saved, also where it had come to its end. The schedules of
     the last stage are then stretched over the whole (see `Trainer.extend`).
@@ -141,7 +137,7 @@ def make_manifest(
     topologies: Sequence[Topology],
     config: TrainConfig,
     *,
-    policy: Policy | None = None,
+    policy: TrainablePolicy | None = None,
     command: str = "",
     parent: dict[str, Any] | None = None,
 ) -> Manifest:
@@ -183,7 +179,7 @@ def pretraining(
     config = config.with_stages(from_nothing=start is None)
     if start is not None:
         config = replace(config, policy=starting_policy(start).config)
-    if not isinstance(config.policy, PolicyConfig):
+    if isinstance(config.policy, RivalConfig):
         raise ConfigError(
             f"policy `{config.policy.kind}` cannot be pretrained: it is for one number of devices",
             hint="train it on one machine: dop train",
@@ -225,14 +221,14 @@ def executors(stack: ExitStack, executor: Executor | None = None) -> MakeExecuto
 
 
 def starting_assignments(start: Start) -> list[Assignment]:
-    """The best assignments of a run to go on from."""
+    """The best assignments of a run to start from."""
     if not isinstance(start, (str, Path)) or start == PRETRAINED or not Path(start).is_dir():
         return []
     return [read_assignment(file) for file in sorted((Path(start) / BEST).glob(BEST_FILES))]
 
 
-def starting_policy(start: Start) -> Policy:
-    """The policy to go on from: a copy."""
+def starting_policy(start: Start) -> TrainablePolicy:
+    """The policy to start from: a copy."""
     if start == PRETRAINED:
         return to_torch(shipped_policy())
     if isinstance(start, (str, Path)):
@@ -240,13 +236,8 @@ def starting_policy(start: Start) -> Policy:
     return deepcopy(start.policy)
 
 
-def placer_of(policy: Policy) -> Trained:
-    """The placer that places by a policy."""
-    return LearnedPlacer(policy) if isinstance(policy, BaselinePolicy) else DopplerPlacer(policy)
-
-
 def describe(start: Start) -> dict[str, Any]:
-    """JSON values: where a policy to go on from is."""
+    """JSON values: where a policy to start from is."""
     if not isinstance(start, (str, Path)):
         return {"path": None}
     if start == PRETRAINED:

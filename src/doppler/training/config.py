@@ -6,9 +6,15 @@ from doppler.base.arrays import unbox_fields
 from doppler.engine.backends.registry import BACKENDS
 from doppler.errors import ConfigError, UnknownNameError
 from doppler.policies.arrays.config import PolicyConfig
-from doppler.policies.configs import AnyConfig, GdpConfig, PlacetoConfig, Seq2SeqConfig
+from doppler.policies.configs import (
+    AnyConfig,
+    GdpConfig,
+    PlacetoConfig,
+    RivalConfig,
+    Seq2SeqConfig,
+)
 from doppler.scheduler.choose import FIFO, ORDER, check_strategy
-from doppler.serving.confidence import check_race
+from doppler.serving.race import check_race
 from doppler.sim.config import SimConfig
 from doppler.sim.noise import Noise
 
@@ -42,7 +48,7 @@ class ExpertConfig:
     moves: int = 1000  # of the search, per assignment
     hot: float = 3e-3  # temperature of the search, as a share of the makespan
     cold: float = 1e-5
-    until: float = 1.0  # share of the stage after which REINFORCE goes on alone
+    until: float = 1.0  # share of the stage after which REINFORCE is alone
 
     def __post_init__(self) -> None:
         unbox_fields(self)
@@ -69,17 +75,14 @@ class ReinforceConfig:
     alike: bool = True  # devices that PLC cannot tell apart are one choice: see `Sampling`
     entropy: float = 1e-3  # weight of the entropy
     reinforce: float = 20.0  # weight of REINFORCE; lessons have 1
-    anchor: float = 0.1  # weight of SEL's imitation of the critical path, which goes on
+    anchor: float = 0.1  # weight of SEL's imitation of the critical path
     running_mean: bool = False  # the baseline: of all episodes so far, or of the batch
     expert: ExpertConfig | None = field(default_factory=ExpertConfig)
     messages: str = "episode"  # are passed once per episode (Sec. 4.3), or per `step` (App. G.3)
 
     def __post_init__(self) -> None:
         unbox_fields(self)
-        if not min(self.temperature) >= 0:
-            raise ConfigError(f"sim.temperature is {self.temperature}, must not be negative")
-        if not 0 <= min(self.epsilon) <= max(self.epsilon) <= 1:
-            raise ConfigError(f"sim.epsilon is {self.epsilon}, must be between 0 and 1")
+        _check_sampling(self, "sim")
         if self.messages not in MESSAGES:
             raise UnknownNameError("way to pass messages", self.messages, MESSAGES)
         if self.messages == "step" and self.expert is not None:
@@ -111,17 +114,14 @@ class RealConfig:
     running_mean: bool = False  # the baseline: of all runs so far, or of the batch
     warm_up: int = 1  # the first runs of an assignment in an update, which do not count
     repeats: int = 1  # runs of an assignment that do
-    most: int = 16  # runs of a challenger, and of the incumbent, until one of them has won
+    max_runs: int = 16  # of a challenger, and of the incumbent, until one of them has won
     confidence: float = 0.95  # with which a challenger must be faster to become the incumbent
     backend: str = "cpu"  # of the engine, where no other executor is given
     timeout_s: float = 60.0  # of that engine
 
     def __post_init__(self) -> None:
         unbox_fields(self)
-        if not min(self.temperature) >= 0:
-            raise ConfigError(f"real.temperature is {self.temperature}, must not be negative")
-        if not 0 <= min(self.epsilon) <= max(self.epsilon) <= 1:
-            raise ConfigError(f"real.epsilon is {self.epsilon}, must be between 0 and 1")
+        _check_sampling(self, "real")
         if not 0 <= self.plain <= self.batch <= self.samples:
             raise ConfigError("real: plain must be at most batch, and batch at most samples")
         for name in ("plain", "moves", "lessons", "warm_up"):
@@ -133,13 +133,18 @@ class RealConfig:
             raise UnknownNameError("backend", self.backend, BACKENDS)
         if not self.timeout_s > 0:
             raise ConfigError(f"real.timeout_s is {self.timeout_s}, must be positive")
-        check_race(self.confidence, self.most)
+        check_race(self.confidence, self.max_runs)
 
-    @property
-    def reinforcement(self) -> ReinforceConfig:
-        """The same for what Stages II and III have in common."""
-        names = ("batch", "lr", "temperature", "epsilon", "alike", "entropy", "reinforce")
-        return ReinforceConfig(expert=None, **{name: getattr(self, name) for name in names})
+
+AnyReinforceConfig = ReinforceConfig | RealConfig  # REINFORCE reads the same values of both
+
+
+def _check_sampling(stage: AnyReinforceConfig, name: str) -> None:
+    """Raise unless actions can be sampled so."""
+    if not min(stage.temperature) >= 0:
+        raise ConfigError(f"{name}.temperature is {stage.temperature}, must not be negative")
+    if not 0 <= min(stage.epsilon) <= max(stage.epsilon) <= 1:
+        raise ConfigError(f"{name}.epsilon is {stage.epsilon}, must be between 0 and 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +164,7 @@ class TrainConfig:
     strategy: str = FIFO
     limit_memory: bool = True
     clip: float = 1.0  # largest norm of a gradient
-    together: int = 1  # graphs on topologies that one step of the optimizer learns from
+    problems_per_step: int = 1  # graphs on topologies that one step of the optimizer learns from
     seconds: float | None = None  # for all stages; the last then has as many episodes as fit
     seed: int = 0
     threads: int | None = None  # of rollouts, simulation and search; one per core if None
@@ -170,11 +175,11 @@ class TrainConfig:
         for name in self.stages:
             if name not in STAGES:
                 raise UnknownNameError("stage", name, STAGES)
-        self._check_baseline()
+        self._check_rival()
         if self.seconds is not None:
             check_seconds(self.seconds)
-        if self.together < 1:
-            raise ConfigError(f"together is {self.together}, must be at least 1")
+        if self.problems_per_step < 1:
+            raise ConfigError(f"problems_per_step is {self.problems_per_step}, must be at least 1")
         if self.variants < 0 or not self.variation >= 0:
             raise ConfigError("variants and variation must not be negative")
         if not self.clip > 0:
@@ -192,10 +197,10 @@ class TrainConfig:
             if not 0 <= min(stage.lr) <= max(stage.lr) < 1:
                 raise ConfigError(f"{name}: lr is {stage.lr}, must be between 0 and 1")
 
-    def _check_baseline(self) -> None:
-        """Raise if a policy that is a baseline shall do what only the dual policy can."""
+    def _check_rival(self) -> None:
+        """Raise if a rival shall do what only the dual policy can."""
         kind = self.policy.kind
-        if isinstance(self.policy, PolicyConfig):
+        if not isinstance(self.policy, RivalConfig):
             return
         hint = f'begin with the settings for it: preset("default", "{kind}")'
         if self.sim.expert is not None or self.sim.messages != "episode":
@@ -207,6 +212,12 @@ class TrainConfig:
         """The same, with the stages named that are usual for what training starts from."""
         usual = FROM_NOTHING if from_nothing else FROM_A_POLICY
         return self if self.stages else replace(self, stages=usual)
+
+    @property
+    def has_expert(self) -> bool:
+        """Whether Stage II has an expert. It teaches placing, so that must be learned."""
+        learned = isinstance(self.policy, RivalConfig) or self.policy.place
+        return self.sim.expert is not None and "sim" in self.stages and learned
 
     @property
     def sim_config(self) -> SimConfig:
@@ -254,7 +265,7 @@ PRESETS = {
             entropy=3e-3,
             expert=ExpertConfig(moves=500, until=0.5),
         ),
-        together=4,
+        problems_per_step=4,
     ),
     "paper": TrainConfig(  # Sec. 6.1, where not said otherwise; one episode per update
         preset="paper",
@@ -294,7 +305,7 @@ PRESETS = {
 }
 
 
-def _baseline(
+def _rival(
     policy: AnyConfig,
     lr: tuple[float, float],
     exploration: float,
@@ -303,11 +314,11 @@ def _baseline(
     fast: tuple[float, float] = (2e-3, 1e-4),
     stages: tuple[str, ...] = ("sim",),
 ) -> dict[str, TrainConfig]:
-    """The presets of a baseline.
+    """The presets of a rival.
 
     `paper` is Sec. 6.1: lr and exploration of each method, an entropy weight of 1e-2, one episode
     per update, a running mean as baseline (Sec. 4.1). `default` has batches, their mean as
-    baseline, and `fast`, an lr for so many fewer updates.
+    baseline, and `fast`, an lr for fewer updates.
     """
     few = RealConfig(batch=8, samples=8, plain=8, moves=0, lessons=0, temperature=(1.0, 0.5))
     default = TrainConfig(
@@ -349,13 +360,13 @@ _GDP = ((1e-4, 1e-7), 0.2)  # lr and exploration: Sec. 6.1
 _PLACETO = ((1e-3, 1e-6), 0.5)  # Sec. 6.1
 POLICIES: dict[str, dict[str, TrainConfig]] = {  # presets by the name of the policy
     PolicyConfig.kind: PRESETS,
-    "placeto": _baseline(PlacetoConfig(), *_PLACETO, batch=8),
+    "placeto": _rival(PlacetoConfig(), *_PLACETO, batch=8),
     # App. G.4
-    "placeto-pretrain": _baseline(PlacetoConfig(), *_PLACETO, batch=8, stages=FROM_NOTHING),
+    "placeto-pretrain": _rival(PlacetoConfig(), *_PLACETO, batch=8, stages=FROM_NOTHING),
     # With an lr of 2e-3 all of Llama ended on one device, which is no slower than at random.
-    "gdp": _baseline(GdpConfig(), *_GDP, fast=(5e-4, 1e-5)),
+    "gdp": _rival(GdpConfig(), *_GDP, fast=(5e-4, 1e-5)),
     # The DOPPLER paper does not train it; the lr and exploration are those of GDP.
-    "seq2seq": _baseline(Seq2SeqConfig(), *_GDP),
+    "seq2seq": _rival(Seq2SeqConfig(), *_GDP),
 }
 
 

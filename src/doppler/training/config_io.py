@@ -20,7 +20,7 @@ Table = TypeVar("Table")
 
 
 def read_document(path: str | Path) -> dict[str, Any]:
-    """The tables of a TOML file, or of a JSON one; which of the two is told by its content."""
+    """The tables of a TOML file, or of a JSON one; its content says which."""
     path = Path(path)
     text, source = read_text(path), f"`{path}`"
     if text.lstrip().startswith("{"):
@@ -35,7 +35,7 @@ def read_document(path: str | Path) -> dict[str, Any]:
 def config_to(config: TrainConfig) -> dict[str, Any]:
     """JSON values of a config: `config_from` gives the same one back."""
     document: dict[str, Any] = _plain(asdict(config))
-    if not isinstance(config.policy, PolicyConfig):  # whose kind goes without saying
+    if config.policy.kind != PolicyConfig.kind:  # the one of tables that name none
         document["policy"] = {"kind": config.policy.kind} | document["policy"]
     return document
 
@@ -55,7 +55,8 @@ def config_from(
 
 
 def _merge(base: Table, table: Mapping[str, Any], prefix: str) -> Table:
-    types = get_type_hints(type(base))
+    hints = get_type_hints(type(base))
+    types = {field.name: hints[field.name] for field in fields(base)}  # type: ignore[arg-type]
     for key in table:
         if key not in types:
             raise _unknown(base, key, prefix)

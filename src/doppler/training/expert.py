@@ -33,44 +33,48 @@ class Pool:
         kept = runs[np.unique(same, return_index=True)[1]][: self.size]
         self.costs_s, self.devices = costs_s[kept], devices[kept]
 
+    @property
+    def best_s(self) -> float:
+        """The least cost; infinity where there is none."""
+        return float(self.costs_s.min(initial=inf))
+
 
 class Expert:
-    """Expert iteration on one graph: search from the policy's samples, and remember."""
+    """Expert iteration on one graph: search from the policy's samples and from a pool."""
 
     def __init__(
         self,
         problem: Problem,
         config: TrainConfig,
         threads: int,
-        pool: Pool | None = None,
     ) -> None:
-        """`pool` is one to go on with; without it, the heuristics fill a new one."""
         assert config.sim.expert is not None
         self.config, self.seed, self.threads = config.sim.expert, config.seed, threads
         self.improver = Improver(problem, config.sim_config, draws=config.draws, seed=config.seed)
-        self.pool = pool or Pool(self.config.pool, problem.graph.num_vertices)
-        if pool is None:
-            starts = np.array(starting_points(problem, config.seed))
-            self.pool.add(starts, self.improver.costs_s(starts))
+        self.problem = problem
 
-    @property
-    def best_s(self) -> float:
-        """The least cost in the pool."""
-        return float(self.pool.costs_s.min(initial=inf))
+    def first_pool(self) -> Pool:
+        """A pool with what the heuristics make."""
+        pool = Pool(self.config.pool, self.problem.graph.num_vertices)
+        starts = np.array(starting_points(self.problem, self.seed))
+        pool.add(starts, self.improver.costs_s(starts))
+        return pool
 
-    def lessons(self, devices: IntArray, makespans: FloatArray, number: int) -> IntArray:
+    def lessons(
+        self, pool: Pool, devices: IntArray, makespans: FloatArray, number: int
+    ) -> IntArray:
         """(L, V) assignments to imitate, after improving the best of (B, V) devices.
 
         Half are what became of these: the policy's own, but for what matters. The others are drawn
-        from the pool, its better half mostly.
+        from the pool, its better half mostly; what was improved is added to it.
         """
         config = self.config
         rng = np.random.default_rng([self.seed, number])
         starts = devices[np.argsort(makespans, kind="stable")[: config.samples]]
         own = len(starts)
-        if len(self.pool.costs_s):
-            elites = rng.integers(len(self.pool.costs_s), size=config.elites)
-            starts = np.concatenate([starts, self.pool.devices[elites]])
+        if len(pool.costs_s):
+            elites = rng.integers(len(pool.costs_s), size=config.elites)
+            starts = np.concatenate([starts, pool.devices[elites]])
         found, costs_s = self.improver.improve(
             starts,
             config.moves,
@@ -80,12 +84,12 @@ class Expert:
             threads=self.threads,
             closely=True,
         )
-        self.pool.add(found, costs_s)
-        size = len(self.pool.costs_s)
+        pool.add(found, costs_s)
+        size = len(pool.costs_s)
         if not size:
-            return self.pool.devices
+            return pool.devices
         ranks = rng.exponential(1 + size / 4, config.lessons).astype(np.int64)
-        lessons = self.pool.devices[np.minimum(ranks, size - 1)]
+        lessons = pool.devices[np.minimum(ranks, size - 1)]
         runs = np.flatnonzero(np.isfinite(costs_s[:own]))
         if len(runs):
             half = config.lessons // 2

@@ -18,36 +18,36 @@ from doppler.mdp.features import early
 from doppler.mdp.rollout import Rollouts, Sampling
 from doppler.policies.acting import Actor, episode_seeds
 from doppler.policies.dual import DualPolicy, Scores
+from doppler.policies.gradients.losses import chosen, entropy, tensor
 from doppler.policies.inputs import Inputs, replicate, with_state
 from doppler.policies.plc import log_same, place_log_softmax
+from doppler.policies.trainable import Choices
 from doppler.training.config import TrainConfig
-from doppler.training.exercise import Exercise
-from doppler.training.gradients.losses import chosen, entropy, tensor
-from doppler.training.reinforce import advantages, choice_loss, sampling_at
+from doppler.training.record import Record
+from doppler.training.reinforce import advantages, policy_loss, sampling_at
 
 
 def reinforce_by_steps(
-    policy: DualPolicy, exercise: Exercise, config: TrainConfig, share: float, number: int
+    policy: DualPolicy, record: Record, config: TrainConfig, share: float, number: int
 ) -> tuple[Tensor, FloatArray]:
     """As `reinforce`, without an expert; messages are passed as often as the config says."""
     stage = config.sim
     seeds = episode_seeds(config.seed, 1, number, stage.batch)
     sampling, every_step = sampling_at(stage, share), stage.messages == "step"
-    played = play(policy, exercise.actor, sampling, seeds, every_step=every_step)
-    makespans = exercise.measure(played.rollouts, number)
-    gain = tensor(played.place, advantages(exercise, makespans, stage)).float()
-    loss = torch.zeros((), device=gain.device)
+    played = play(policy, record.view(policy), sampling, seeds, every_step=every_step)
+    makespans = record.measure(played.rollouts, number)
+    gains = advantages(record, makespans, stage)[:, None]
+    choices = []
     if policy.config.select:
-        loss = loss + choice_loss(played.selected(), entropy(played.select), gain, stage)
+        choices.append(Choices(played.selected(), entropy(played.select)))
     if policy.config.place:
-        picked = chosen(played.place, played.rollouts)
-        loss = loss + choice_loss(picked, entropy(played.place), gain, stage)
-    return loss, makespans
+        choices.append(Choices(chosen(played.place, played.rollouts), entropy(played.place)))
+    return policy_loss(choices, gains, stage), makespans
 
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """B episodes, and the lotteries that their choices were drawn from, for gradients."""
+    """B episodes, and the distributions that their choices were drawn from, for gradients."""
 
     rollouts: Rollouts
     select: Tensor  # (B, n, n) log-probability of every vertex at every step; not candidates: -inf
@@ -79,7 +79,7 @@ def play(
 
 
 class _Table:
-    """B episodes of one instance side by side, and what was seen and thought at each step."""
+    """B episodes of one instance side by side, and what was seen and computed at each step."""
 
     def __init__(
         self, policy: DualPolicy, actor: Actor, sampling: Sampling, seeds: IntArray

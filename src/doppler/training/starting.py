@@ -1,4 +1,4 @@
-"""What training starts from, told without torch."""
+"""What training starts from, found without torch."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""Trainer: runs the stages, one update at a time, so that it can stop and go on anywhere."""
+"""Trainer: runs the stages, one update at a time; it can be stopped and resumed after any."""
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from math import isfinite
@@ -17,27 +17,22 @@ from doppler.executor import Executor
 from doppler.graph.graph import Graph
 from doppler.placers.base import cores
 from doppler.policies.configs import for_devices
-from doppler.policies.kinds import Policy, make_any
-from doppler.policies.rivals.base import BaselinePolicy
+from doppler.policies.kinds import make_any
 from doppler.policies.threads import one_thread
-from doppler.serving.measuring import Measured
+from doppler.policies.trainable import TrainablePolicy
+from doppler.serving.trials import Measured
 from doppler.topology.topology import Topology
 from doppler.training.config import TrainConfig
-from doppler.training.exercise import Exercise, under
-from doppler.training.gradients.baseline import imitate_rule, refine_baseline, reinforce_baseline
+from doppler.training.exercise import Exercise
 from doppler.training.imitation import imitate
 from doppler.training.per_step import reinforce_by_steps
 from doppler.training.real import refine
+from doppler.training.record import Record, under
 from doppler.training.reinforce import between, reinforce
 from doppler.training.variants import vary
 
-Update = Callable[[Any, Exercise, TrainConfig, float, int], tuple[Tensor, FloatArray]]
+Update = Callable[[Any, Record, TrainConfig, float, int], tuple[Tensor, FloatArray]]
 UPDATES: dict[str, Update] = {"imitation": imitate, "sim": reinforce, "real": refine}
-BASELINE_UPDATES: dict[str, Update] = {
-    "imitation": imitate_rule,
-    "sim": reinforce_baseline,
-    "real": refine_baseline,
-}
 SHARES = {"imitation": 0.1, "sim": 0.5, "real": 1.0}  # of what is left of a budget, at most
 
 
@@ -63,7 +58,7 @@ class Progress:
 class _Lesson:
     """What one exercise teaches in an update."""
 
-    exercise: Exercise
+    record: Record
     makespans: FloatArray  # (B,) of its episodes
     loss: float
     norm: float  # of the gradients, before they were clipped
@@ -80,7 +75,7 @@ class Trainer:
 
     >>> trainer = Trainer([(graph, topology)], TrainConfig())
     >>> for progress in trainer.run(): ...
-    >>> trainer.exercises[0].best()
+    >>> trainer.records[0].best()
     """
 
     def __init__(
@@ -88,10 +83,12 @@ class Trainer:
         pairs: Sequence[tuple[Graph, Topology]],
         config: TrainConfig,
         *,
-        policy: Policy | None = None,
+        policy: TrainablePolicy | None = None,
         executor: Executor | None = None,
         starts: Sequence[Assignment] = (),
         lazy: bool = False,
+        updates: Mapping[str, Update] = UPDATES,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
         """`policy` is one to start from; its shape replaces the config's. Without one, training
         starts from nothing.
@@ -99,7 +96,8 @@ class Trainer:
         What an exercise needs is made at once; where it is `lazy`, when its first turn comes.
 
         Stage III runs assignments on `executor`, first of all those `starts` that are for the
-        graph at hand.
+        graph at hand. `updates` make the loss of an update of each stage; budgets in seconds are by
+        the `clock`.
         """
         if not pairs:
             raise ConfigError("there is no graph to train on")
@@ -113,27 +111,28 @@ class Trainer:
             config = replace(config, policy=policy.config)
         config = replace(config, policy=for_devices(config.policy, pairs[0][1].num_devices))
         self.config = config
-        self.policy = (policy or make_any(config.policy, config.seed)).to(config.device)
-        if isinstance(self.policy, BaselinePolicy):
-            for _, topology in pairs:
-                self.policy.check_machine(topology.num_devices, topology.name)
+        self.policy: TrainablePolicy = policy or make_any(config.policy, config.seed)
+        self.policy.to(config.device)
+        for _, topology in pairs:
+            self.policy.check_machine(topology.num_devices, topology.name)
         self.optimizer = torch.optim.Adam(self.policy.parameters())
-        self.exercises = [
-            Exercise(
-                *(graph, topology, config),
+        self._updates, self._clock = updates, clock
+        self.records = [  # of the exercises
+            Record(
+                Exercise(graph, topology, config),
                 executor=executor,
                 starts=[start for start in starts if _fits(start, graph, topology)],
             )
             for graph, topology in pairs
         ]
         self.variants = [
-            Exercise(vary(graph, 1 + number, config.variation), topology, config)
+            Record(Exercise(vary(graph, 1 + number, config.variation), topology, config))
             for number in range(config.variants)
             for graph, topology in pairs
         ]
         if not lazy:
-            for exercise in self.all_exercises:
-                exercise.prepare()
+            for record in self.all_records:
+                record.prepare(self.policy)
         self.stage = 0  # index of the stage under way
         self.update = 0  # updates done in it
         self.seconds = 0.0  # of training so far
@@ -141,56 +140,54 @@ class Trainer:
 
     def run(self) -> Generator[Progress, None, None]:
         """Train to the end; every update is yielded when it is done and can be saved."""
-        threads = min(self.config.threads or len(cores()) or 1, self.config.together)
+        threads = min(self.config.threads or len(cores()) or 1, self.config.problems_per_step)
         with one_thread(), ThreadPoolExecutor(threads) as pool:
-            yield from self._updates(pool if threads > 1 else None)
+            yield from self._run(pool if threads > 1 else None)
 
-    def _updates(self, pool: ThreadPoolExecutor | None) -> Generator[Progress, None, None]:
+    def _run(self, pool: ThreadPoolExecutor | None) -> Generator[Progress, None, None]:
         while not self.is_finished:
             name = self.config.stages[self.stage]
             update = self._update_of(name)
-            exercises = self.exercises if name == "real" else self.all_exercises
+            records = self.records if name == "real" else self.all_records
             while (share := self.share()) < 1.0:
-                began = monotonic()
-                lessons = self._learn(update, exercises, share, pool)
+                began = self._clock()
+                lessons = self._learn(update, records, share, pool)
                 lr = between(getattr(self.config, name).lr, share)
                 self._step(lessons, lr)
-                told = lessons[self.update * len(lessons) // len(exercises) % len(lessons)]
+                shown = lessons[self.update * len(lessons) // len(records) % len(lessons)]
                 self.update += 1
-                self.seconds += monotonic() - began
-                yield self._progress(name, told, lr)
+                self.seconds += self._clock() - began
+                yield self._progress(name, shown, lr)
             if self.stage < self._last:  # the last stays as it ended, to be extended
                 self.stage, self.update, self.stage_began_s = self.stage + 1, 0, self.seconds
 
     def _learn(
         self,
         update: Update,
-        exercises: list[Exercise],
+        records: list[Record],
         share: float,
         pool: ThreadPoolExecutor | None,
     ) -> list["_Lesson"]:
         """What one step is to be made from: the gradients of those whose turn it is."""
-        together = self.together
+        count = self.problems_per_step
         parameters = list(self.policy.parameters())
 
         def learn(number: int) -> _Lesson:
-            exercise = exercises[number % len(exercises)]
-            loss, makespans = update(self.policy, exercise, self.config, share, number)
+            record = records[number % len(records)]
+            loss, makespans = update(self.policy, record, self.config, share, number)
             gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
             norm = torch.nn.utils.get_total_norm([g for g in gradients if g is not None])
             scale = (self.config.clip / (norm + 1e-6)).clamp(max=1.0)
             clipped = [None if g is None else g * scale for g in gradients]
-            return _Lesson(exercise, makespans, float(loss.detach()), float(norm), clipped)
+            return _Lesson(record, makespans, float(loss.detach()), float(norm), clipped)
 
-        numbers = range(self.update * together, (self.update + 1) * together)
+        numbers = range(self.update * count, (self.update + 1) * count)
         return list(map(learn, numbers) if pool is None else pool.map(learn, numbers))
 
     def _update_of(self, stage: str) -> Update:
         """What makes an update of a stage."""
-        if isinstance(self.policy, BaselinePolicy):
-            return BASELINE_UPDATES[stage]
         per_step = stage == "sim" and self.config.sim.messages == "step"
-        return reinforce_by_steps if per_step else UPDATES[stage]
+        return reinforce_by_steps if per_step else self._updates[stage]
 
     @property
     def is_finished(self) -> bool:
@@ -203,15 +200,15 @@ class Trainer:
         return len(self.config.stages) - 1
 
     @property
-    def together(self) -> int:
+    def problems_per_step(self) -> int:
         """Exercises that one step learns from; on the real system, one has it for itself."""
         real = self.config.stages[self.stage] == "real"
-        return 1 if real else min(self.config.together, len(self.exercises))
+        return 1 if real else min(self.config.problems_per_step, len(self.records))
 
     @property
-    def all_exercises(self) -> list[Exercise]:
-        """The exercises and their variants."""
-        return [*self.exercises, *self.variants]
+    def all_records(self) -> list[Record]:
+        """Those of the exercises and of their variants."""
+        return [*self.records, *self.variants]
 
     def share(self) -> float:
         """The share of the stage under way that is done, by episodes or by seconds.
@@ -220,8 +217,8 @@ class Trainer:
         """
         name, seconds = self.config.stages[self.stage], self.config.seconds
         stage, last = getattr(self.config, name), self.stage == self._last
-        episodes = stage.episodes * len(self.exercises)
-        share = self.update * stage.batch * self.together / episodes if episodes else 1.0
+        episodes = stage.episodes * len(self.records)
+        share = self.update * stage.batch * self.problems_per_step / episodes if episodes else 1.0
         if seconds is None:
             return share
         left = (seconds - self.stage_began_s) * (1.0 if last else SHARES[name])
@@ -229,11 +226,11 @@ class Trainer:
         return spent if last else max(share, spent)
 
     def extend(self, *, seconds: float | None = None, episodes: int | None = None) -> None:
-        """Let training end after so many more seconds, or episodes of the last stage per exercise.
+        """Let training end after more seconds, or more episodes of the last stage per exercise.
 
         They count from here, whatever was left to do. The schedules of the last stage, such as its
         learning rate, are stretched: the share that is done becomes one of the new whole. (Where a
-        checkpoint does not tell how its last stage ended, that stage begins anew.)
+        checkpoint does not tell how its last stage ended, that stage starts again.)
         """
         name = self.config.stages[-1]
         self.stage = min(self.stage, self._last)
@@ -241,19 +238,20 @@ class Trainer:
             self.config = replace(self.config, seconds=self.seconds + seconds)
         if episodes is not None:
             stage = getattr(self.config, name)
-            done = self.update * stage.batch * self.together if self.stage == self._last else 0
-            total = -(-done // len(self.exercises)) + episodes
+            batch = stage.batch * self.problems_per_step
+            done = self.update * batch if self.stage == self._last else 0
+            total = -(-done // len(self.records)) + episodes
             changed: dict[str, Any] = {name: replace(stage, episodes=total)}
             self.config = replace(self.config, seconds=None, **changed)
 
     def _step(self, lessons: Sequence["_Lesson"], lr: float) -> None:
         """One step of the optimizer; an error, and nothing changed, where a loss is no number."""
         for lesson in lessons:
-            loss, label = lesson.loss, lesson.exercise.label
+            loss, label = lesson.loss, lesson.record.label
             if not (isfinite(loss) and isfinite(lesson.norm)):
                 raise TrainingError(
                     f"the loss on `{label}` is {loss} at update {self.update}",
-                    hint="go on from the last checkpoint, with a lower lr: dop train --from",
+                    hint="start from the last checkpoint, with a lower lr: dop train --from",
                 )
         columns = zip(*(lesson.gradients for lesson in lessons), strict=True)
         for parameter, column in zip(self.policy.parameters(), columns, strict=True):
@@ -262,29 +260,28 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         self.optimizer.step()
-        if isinstance(self.policy, BaselinePolicy):
-            self.policy.settle()
+        self.policy.after_step()
 
     def _progress(self, stage: str, lesson: "_Lesson", lr: float) -> Progress:
-        exercise, makespans = lesson.exercise, lesson.makespans
+        record, makespans = lesson.record, lesson.makespans
         values: dict[str, Any] = {
             "stage": stage,
             "update": self.update,
-            "episodes": self.update * self.together * getattr(self.config, stage).batch,
+            "episodes": self.update * self.problems_per_step * getattr(self.config, stage).batch,
             "share": min(self.share(), 1.0),
             "seconds": self.seconds,
-            "exercise": exercise.label,
+            "exercise": record.label,
             "mean_s": float(makespans.mean()),
             "least_s": float(makespans.min()),
-            "best_s": exercise.best_s,
-            "bound_s": exercise.bound_s,
+            "best_s": record.best_s,
+            "bound_s": record.exercise.bound_s,
             "loss": lesson.loss,
             "lr": lr,
         }
-        bench = exercise.bench
-        if stage != "real" or bench is None:
+        measured = record.measured() if stage == "real" else None
+        if measured is None:
             return Progress(**values)
-        return RealProgress(**values, **asdict(bench.measured()))
+        return RealProgress(**values, **asdict(measured))
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """All that changes in training, as named tensors and JSON values."""
@@ -298,14 +295,14 @@ class Trainer:
             "stage_began_s": self.stage_began_s,
             "exercises": [],
         }
-        for i, exercise in enumerate(self.all_exercises):
-            arrays, numbers = exercise.state()
+        for i, record in enumerate(self.all_records):
+            arrays, numbers = record.state()
             tensors |= {f"exercise.{i}.{k}": torch.tensor(v) for k, v in arrays.items()}
             values["exercises"].append(numbers)
         return {k: v.contiguous().clone() for k, v in tensors.items()}, values
 
     def load_state(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
-        """Go on where `state` was taken: bit for bit, where no budget in seconds is set."""
+        """Resume where `state` was taken: bit for bit, where no budget in seconds is set."""
         self.policy.load_state_dict(under("policy.", tensors))
         self.policy.to(self.config.device)
         kept = self.optimizer.state_dict()
@@ -315,11 +312,11 @@ class Trainer:
         self.optimizer.load_state_dict(kept)
         self.stage, self.update = values["stage"], values["update"]
         self.seconds, self.stage_began_s = values["seconds"], values["stage_began_s"]
-        for i, (exercise, numbers) in enumerate(
-            zip(self.all_exercises, values["exercises"], strict=True)
+        for i, (record, numbers) in enumerate(
+            zip(self.all_records, values["exercises"], strict=True)
         ):
             arrays = under(f"exercise.{i}.", tensors)
-            exercise.load_state({k: v.numpy() for k, v in arrays.items()}, numbers)
+            record.load_state({k: v.numpy() for k, v in arrays.items()}, numbers)
 
 
 def _fits(start: Assignment, graph: Graph, topology: Topology) -> bool:

@@ -1,4 +1,4 @@
-"""The learned baselines as placers."""
+"""The rivals, learned competitors of the dual policy, as placers."""
 
 from pathlib import Path
 from time import monotonic
@@ -16,17 +16,17 @@ from doppler.problem import Problem
 from doppler.sim.simulator import Simulator
 
 if TYPE_CHECKING:
-    from doppler.policies.rivals.base import BaselinePolicy
+    from doppler.policies.rivals.base import RivalPolicy
 
 
 class LearnedPlacer(Shown):
-    """The best of one greedy and so many sampled assignments of a baseline, in simulation."""
+    """The best of one greedy and so many sampled assignments of a rival, in simulation."""
 
     searches = True
     kind: ClassVar[str] = ""  # of policies it takes; any if empty
 
     def __init__(
-        self, policy: "BaselinePolicy", *, samples: int = 128, seconds: float | None = None
+        self, policy: "RivalPolicy", *, samples: int = 128, seconds: float | None = None
     ) -> None:
         """`samples` are taken in at most `seconds`."""
         if samples < 0 or (seconds is not None and not seconds > 0):

@@ -1,9 +1,9 @@
-"""What the learned baselines share: policies that give devices to vertices in one fixed order."""
+"""What the rivals share: policies that give devices to vertices in one fixed order."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
 from math import log
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,32 +13,29 @@ from doppler.base.arrays import FloatArray, IntArray
 from doppler.errors import ConfigError
 from doppler.graph.ops import OpKind
 from doppler.mdp.instance import Instance
-from doppler.mdp.rollout import GREEDY, Sampling
+from doppler.mdp.rollout import GREEDY, Roller, Sampling
+from doppler.policies.rivals.rival_pass import RivalPass
 from doppler.policies.threads import one_thread
+from doppler.policies.trainable import Choices, TrainablePolicy
 
 KINDS = tuple(kind.value for kind in OpKind)
 APART = 3.0  # times torch's first weights
 NUM_KINDS = len(KINDS) + 1  # the last is for those that a graph names itself
 
 
-class BaselineConfig(Protocol):
-    """The shape of a baseline's policy."""
-
-    kind: ClassVar[str]
-
-    @property
-    def devices(self) -> int:
-        """That it has outputs for; 0 until it is known on which machine it is trained."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class View:
-    """An instance as a baseline sees it: a sequence of T steps, each for one or more vertices."""
+    """An instance as a rival sees it: a sequence of T steps, each for one or more vertices."""
 
     order: IntArray  # (n,) vertices, producers before readers
     step: IntArray  # (n,) the step that gives a vertex its device
     first: IntArray  # (T,) where in `order` the first vertex of a step is
+    roller: Roller  # of the instance
+
+    @property
+    def instance(self) -> Instance:
+        """The instance."""
+        return self.roller.instance
 
     @property
     def num_steps(self) -> int:
@@ -51,60 +48,43 @@ class View:
         return chosen
 
 
-@dataclass(frozen=True, slots=True)
-class Sampled:
-    """B episodes, and the lotteries that their choices were drawn from, for gradients."""
-
-    taken: Tensor  # (B, T) int64 the device that each step chose
-    log_probs: Tensor  # (B, T) log-probability of that device
-    entropies: Tensor  # (B, T) of the lottery over devices
-
-
-class BaselinePolicy(nn.Module, ABC):
+class RivalPolicy(TrainablePolicy):
     """A policy that chooses devices step by step, for one number of devices.
 
     Episodes are played without gradients, by `act`; what was chosen is then looked at again by
-    `log_probs`, all steps at once. Both see the same lotteries.
+    `log_probs`, all steps at once. Both see the same distributions.
     """
-
-    kind: ClassVar[str]
-    config: Any  # a BaselineConfig
-
-    @abstractmethod
-    def view(self, instance: Instance, device: str = "cpu") -> Any:
-        """The `View` that the other methods take, on a torch device."""
 
     @abstractmethod
     def act(self, view: Any, count: int, sampling: Sampling, generator: torch.Generator) -> Tensor:
-        """(B, T) the devices of so many sampled episodes, without gradients."""
+        """(B, T) the devices of `count` sampled episodes, without gradients."""
 
     @abstractmethod
     def log_probs(self, view: Any, taken: Tensor, temperature: float = 1.0) -> Tensor:
         """(B, T, D) log-probability of every device at every step of episodes that took (B, T)."""
 
-    def sample(
-        self, view: Any, count: int, sampling: Sampling, generator: torch.Generator
-    ) -> Sampled:
-        """So many episodes, for gradients."""
-        taken = self.act(view, count, sampling, generator)
-        return self.judge(view, taken, sampling)
+    @property
+    def rewards_steps(self) -> bool:
+        """Whether each step is rewarded, by how it changes the makespan, or the end only."""
+        return False
 
-    def judge(self, view: Any, taken: Tensor, sampling: Sampling) -> Sampled:
-        """Episodes that took (B, T), as they are sampled: with its share of random choices."""
+    def on(self, view: Any) -> RivalPass:
+        """What training asks of the policy on one instance."""
+        return RivalPass(self, view)
+
+    def choices(self, view: Any, taken: Tensor, sampling: Sampling) -> Choices:
+        """Those of episodes that took (B, T), sampled so: with a share of random choices."""
         every = self.log_probs(view, taken, sampling.place_temperature or 1.0)
         picked = every.gather(2, taken.unsqueeze(2)).squeeze(2)
         entropies = -(every.exp() * every).sum(dim=2)
-        return Sampled(taken, mixed(picked, sampling.epsilon, every.shape[2]), entropies)
-
-    def settle(self) -> None:
-        """Called after every update, for what a policy keeps besides its weights."""
+        return Choices(mixed(picked, sampling.epsilon, every.shape[2]), entropies)
 
     def seen(self, instance: Instance) -> Any:
         """The `View` of an instance where the policy's weights are."""
         return self.view(instance, str(next(self.parameters()).device))
 
     def assign(self, view: Any, samples: int, seed: int) -> IntArray:
-        """(K, n) devices of so many sampled episodes; of a greedy one, (1, n), if 0."""
+        """(K, n) devices of sampled episodes; of a greedy one, (1, n), if 0."""
         generator = torch.Generator().manual_seed(seed)
         with one_thread():
             taken = self.act(view, samples or 1, Sampling() if samples else GREEDY, generator)

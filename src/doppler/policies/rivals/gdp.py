@@ -9,11 +9,11 @@ from torch.nn.functional import relu, scaled_dot_product_attention
 
 from doppler.base.arrays import FloatArray
 from doppler.mdp.instance import Instance
-from doppler.mdp.rollout import Sampling
+from doppler.mdp.rollout import Roller, Sampling
 from doppler.policies.configs import GdpConfig
 from doppler.policies.rivals.base import (
     NUM_KINDS,
-    BaselinePolicy,
+    RivalPolicy,
     View,
     apart_at_first,
     costs_and_sizes,
@@ -35,7 +35,7 @@ class GdpView(View):
 
     features: Tensor  # (n, 4) cost and output size
     kinds: Tensor  # (n,) numbers of the kinds
-    waves: Tensor  # (n, 20) the place in the order; 0 where it is not told
+    waves: Tensor  # (n, 20) the place in the order; 0 where it is not shown
     source: Tensor  # (2m,) edges both ways
     target: Tensor  # (2m,)
 
@@ -97,7 +97,7 @@ class Attention(nn.Module):
         return t.view(len(t), self.heads, -1).transpose(0, 1)
 
 
-class GdpPolicy(BaselinePolicy):
+class GdpPolicy(RivalPolicy):
     r"""Logits of all devices for all vertices, in one forward pass.
 
     .. math::
@@ -122,7 +122,7 @@ class GdpPolicy(BaselinePolicy):
         self.placer = nn.ModuleList(Attention(width, config.heads) for _ in range(config.attention))
         self.out = apart_at_first(nn.Linear(width, config.devices))
 
-    def view(self, instance: Instance, device: str = "cpu") -> GdpView:
+    def view(self, instance: Instance, device: str = "cpu", *, threads: int = 1) -> GdpView:
         """What the policy reads of an instance."""
         self.check_machine(instance.num_devices, instance.topology.name)
         order, n = fixed_order(instance), instance.num_vertices
@@ -130,6 +130,7 @@ class GdpPolicy(BaselinePolicy):
         waves = waves_of(n) if self.config.positions else np.zeros((n, NUM_WAVES))
         return GdpView(
             order=order,
+            roller=Roller(instance, threads=threads),
             step=np.argsort(order),
             first=np.arange(n),
             features=spread(costs_and_sizes(instance)[order], device),
@@ -142,7 +143,7 @@ class GdpPolicy(BaselinePolicy):
     def act(
         self, view: GdpView, count: int, sampling: Sampling, generator: torch.Generator
     ) -> Tensor:
-        """(B, n) the devices of so many sampled episodes, without gradients."""
+        """(B, n) the devices of `count` sampled episodes, without gradients."""
         with torch.no_grad():
             logits = self(view)
         return pick(logits.expand(count, *logits.shape), sampling, generator)

@@ -12,10 +12,10 @@ from torch.utils.checkpoint import checkpoint
 
 from doppler.base.arrays import IntArray
 from doppler.mdp.instance import Instance
-from doppler.mdp.rollout import Sampling
+from doppler.mdp.rollout import Roller, Sampling
 from doppler.policies.configs import PlacetoConfig
 from doppler.policies.rivals.base import (
-    BaselinePolicy,
+    RivalPolicy,
     View,
     costs_and_sizes,
     fixed_order,
@@ -42,8 +42,8 @@ NUM_STATIC = 4  # cost and output size, spread
 NUM_FLAGS = 2  # is the current vertex, was visited
 STEPS = 1 << 20  # vertices times steps of a plan, at most
 CHUNK = 1 << 14  # entries of all episodes that are looked at together: fits a cache
-MOST_PLANS = 1 << 22  # vertices times steps of a graph, up to which its plans are kept
-MOST_SAVED = 1 << 30  # bytes kept for gradients; beyond, they are computed again
+MAX_PLANS = 1 << 22  # vertices times steps of a graph, up to which its plans are kept
+MAX_SAVED = 1 << 30  # bytes kept for gradients; beyond, they are computed again
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class PlacetoView(View):
         groups = self.groups(np.arange(first, last))
         device = str(self.static.device)
         plan = make_plan(self.ways, self.rounds, groups, first, last, device)
-        if self.num_steps**2 <= MOST_PLANS:
+        if self.num_steps**2 <= MAX_PLANS:
             self.plans[first, last] = plan
         return plan
 
@@ -107,7 +107,7 @@ class PlacetoView(View):
         )
 
 
-class PlacetoPolicy(BaselinePolicy):
+class PlacetoPolicy(RivalPolicy):
     r"""Logits of all devices for the vertex at hand, from the graph as it is placed now.
 
     .. math::
@@ -148,17 +148,24 @@ class PlacetoPolicy(BaselinePolicy):
         )
         self.apply(even_at_first)
 
-    def settle(self) -> None:
-        """After an update, normalise by what was seen in it."""
+    @property
+    def rewards_steps(self) -> bool:
+        """Whether each step is rewarded."""
+        improves: bool = self.config.form == "improve"
+        return improves
+
+    def after_step(self) -> None:
+        """Normalise by what was seen in the update."""
         self.normal.settle()
 
-    def view(self, instance: Instance, device: str = "cpu") -> PlacetoView:
+    def view(self, instance: Instance, device: str = "cpu", *, threads: int = 1) -> PlacetoView:
         """What the policy reads of an instance."""
         self.check_machine(instance.num_devices, instance.topology.name)
         order, n = fixed_order(instance), instance.num_vertices
         source, target = ordered_edges(instance, order)
         return PlacetoView(
             order=order,
+            roller=Roller(instance, threads=threads),
             step=np.argsort(order),
             first=np.arange(n),
             static=spread(costs_and_sizes(instance)[order], device),
@@ -172,14 +179,14 @@ class PlacetoPolicy(BaselinePolicy):
     def act(
         self, view: PlacetoView, count: int, sampling: Sampling, generator: torch.Generator
     ) -> Tensor:
-        """(B, n) the devices of so many sampled episodes, without gradients."""
+        """(B, n) the devices of `count` sampled episodes, without gradients."""
         n, config = view.num_steps, self.config
-        lots = torch.rand((count, n, 3), generator=generator).numpy()
+        drawn = torch.rand((count, n, 3), generator=generator).numpy()
         taken = np.empty((count, n), np.int64)
         logits = np.empty((count, n, config.devices), np.float32)
         chance = (sampling.place_temperature, sampling.epsilon)
         space = make_space(n, config.width, config.rounds)
-        play(self._layers(view), view.hearing(), view.start, lots, *chance, taken, logits, space)
+        play(self._layers(view), view.hearing(), view.start, drawn, *chance, taken, logits, space)
         return torch.as_tensor(taken, device=view.static.device)
 
     def _layers(self, view: PlacetoView) -> Layers:
@@ -218,7 +225,7 @@ class PlacetoPolicy(BaselinePolicy):
             some = max(CHUNK * (2 * self.config.rounds + 2) // plan.size, 1)  # episodes at once
             saved = 16 * plan.size * len(taken) * self.config.width * len(view.chunks())
             run = self._planned
-            if torch.is_grad_enabled() and saved > MOST_SAVED:
+            if torch.is_grad_enabled() and saved > MAX_SAVED:
                 run = partial(checkpoint, run, use_reentrant=False, preserve_rng_state=False)
             logits = [run(view, plan, taken[at : at + some]) for at in range(0, len(taken), some)]
             parts.append(torch.cat(logits, dim=1))
@@ -242,8 +249,8 @@ class PlacetoPolicy(BaselinePolicy):
 
     def _round(self, x: Tensor, first: Tensor, level: Level, way: int) -> Tensor:
         heard = averaged(level.heard, self.send(x, way))
-        told: Tensor = self.receive(heard, way)
-        return told + first[level.first]
+        received: Tensor = self.receive(heard, way)
+        return received + first[level.first]
 
     def _at_first(self, view: PlacetoView, vertex: Tensor, step: Tensor, taken: Tensor) -> Tensor:
         """(N, B, H) what messages start from, of (N,) vertices at steps of (B, n) episodes."""

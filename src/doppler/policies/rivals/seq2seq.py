@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 from doppler.base.arrays import FloatArray, IntArray
 from doppler.mdp.instance import Instance
-from doppler.mdp.rollout import Sampling
+from doppler.mdp.rollout import Roller, Sampling
 from doppler.policies.configs import Seq2SeqConfig
 from doppler.policies.rivals.base import (
     NUM_KINDS,
-    BaselinePolicy,
+    RivalPolicy,
     View,
     apart_at_first,
     costs_and_sizes,
@@ -33,7 +33,7 @@ class Seq2SeqView(View):
     features: Tensor  # (g, c) cost, output size, kinds, and which groups feed and read it
 
 
-class Seq2SeqPolicy(BaselinePolicy):
+class Seq2SeqPolicy(RivalPolicy):
     r"""Logits of all devices for one group after the other.
 
     .. math::
@@ -62,7 +62,7 @@ class Seq2SeqPolicy(BaselinePolicy):
             apart_at_first(nn.Linear(width, config.devices)),
         )
 
-    def view(self, instance: Instance, device: str = "cpu") -> Seq2SeqView:
+    def view(self, instance: Instance, device: str = "cpu", *, threads: int = 1) -> Seq2SeqView:
         """What the policy reads of an instance."""
         self.check_machine(instance.num_devices, instance.topology.name)
         order, n = fixed_order(instance), instance.num_vertices
@@ -71,6 +71,7 @@ class Seq2SeqPolicy(BaselinePolicy):
         features = group_features(instance, order, edges, group, self.config.groups, device)
         return Seq2SeqView(
             order=order,
+            roller=Roller(instance, threads=threads),
             step=group[np.argsort(order)],
             first=np.unique(group, return_index=True)[1] if n else np.zeros(0, np.int64),
             features=features,
@@ -79,7 +80,7 @@ class Seq2SeqPolicy(BaselinePolicy):
     def act(
         self, view: Seq2SeqView, count: int, sampling: Sampling, generator: torch.Generator
     ) -> Tensor:
-        """(B, g) the devices of so many sampled episodes, without gradients."""
+        """(B, g) the devices of `count` sampled episodes, without gradients."""
         taken = torch.zeros(count, view.num_steps, dtype=torch.int64, device=view.features.device)
         with torch.no_grad():
             encoded, state = self._encode(view, count)
@@ -101,7 +102,7 @@ class Seq2SeqPolicy(BaselinePolicy):
         return (logits / temperature).log_softmax(dim=2)
 
     def _encode(self, view: Seq2SeqView, count: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """(g, H) the groups in their sequence, and the state that so many decoders begin with."""
+        """(g, H) the groups in their sequence, and the state that the decoders begin with."""
         encoded, (h, c) = self.encoder(self.embed(view.features).unsqueeze(0))
         return encoded[0], (h.repeat(1, count, 1), c.repeat(1, count, 1))
 
@@ -117,7 +118,7 @@ class Seq2SeqPolicy(BaselinePolicy):
         return self.head(torch.cat([s, weights @ encoded], dim=2)), state
 
 
-def grouped(instance: Instance, order: IntArray, most: int) -> IntArray:
+def grouped(instance: Instance, order: IntArray, max_groups: int) -> IntArray:
     """(n,) the group of each vertex in order; groups are numbered by their first vertex.
 
     A graph with too many vertices is made shorter in two steps: vertices that just pass on what
@@ -125,7 +126,7 @@ def grouped(instance: Instance, order: IntArray, most: int) -> IntArray:
     consecutive groups as it takes become one.
     """
     n = len(order)
-    if n <= most:
+    if n <= max_groups:
         return np.arange(n)
     source, target = ordered_edges(instance, order)
     alone = instance.tables.is_head[order] == 0
@@ -136,11 +137,16 @@ def grouped(instance: Instance, order: IntArray, most: int) -> IntArray:
         leader = further
     group = np.unique(leader, return_inverse=True)[1].astype(np.int64)
     count = int(group.max()) + 1
-    return group * most // count if count > most else group
+    return group * max_groups // count if count > max_groups else group
 
 
 def group_features(
-    instance: Instance, order: IntArray, edges: IntArray, group: IntArray, most: int, device: str
+    instance: Instance,
+    order: IntArray,
+    edges: IntArray,
+    group: IntArray,
+    max_groups: int,
+    device: str,
 ) -> Tensor:
     """(g, c) float32: cost and output size, shares of the kinds, and the neighbours' numbers."""
     size = int(group.max(initial=-1)) + 1
@@ -149,9 +155,9 @@ def group_features(
     kinds = np.zeros((size, NUM_KINDS), np.float32)
     np.add.at(kinds, (group, kinds_of(instance)[order]), 1.0)
     kinds /= np.maximum(kinds.sum(axis=1, keepdims=True), 1.0)
-    beside = np.zeros((size, 2 * most), np.float32)
+    beside = np.zeros((size, 2 * max_groups), np.float32)
     a, b = group[edges]
     beside[b, a] = 1.0  # who feeds a group
-    beside[a, most + b] = 1.0  # who reads it
+    beside[a, max_groups + b] = 1.0  # who reads it
     rest = torch.as_tensor(np.concatenate([kinds, beside], axis=1), device=device)
     return torch.cat([spread(totals, device), rest], dim=1)

@@ -1,4 +1,4 @@
-"""The learned baselines: each finds a known optimum, goes on bit for bit, and says what it is."""
+"""The rivals: each finds a known optimum, goes on bit for bit, and says what it is."""
 
 import json
 from dataclasses import replace
@@ -20,7 +20,8 @@ from doppler.mdp.episode import Episode
 from doppler.placers import make_placer
 from doppler.placers.learned.rivals import LearnedPlacer
 from doppler.policies.configs import AnyConfig, for_devices
-from doppler.policies.rivals.base import BaselinePolicy
+from doppler.policies.rivals.base import RivalPolicy
+from doppler.policies.rivals.rival_pass import early_devices
 from doppler.problem import Problem
 from doppler.sim import Simulator, simulate
 from doppler.testing import PlacerContract
@@ -29,10 +30,10 @@ from doppler.training.api import train
 from doppler.training.config import POLICIES, TrainConfig, preset
 from doppler.training.config_io import config_from, config_to
 from doppler.training.exercise import Exercise
-from doppler.training.gradients.baseline import early_devices, imitate_rule
+from doppler.training.imitation import imitate
 from doppler.training.trainer import Trainer
 
-BASELINES = ("placeto", "placeto-pretrain", "gdp", "seq2seq")
+RIVALS = ("placeto", "placeto-pretrain", "gdp", "seq2seq")
 KINDS = ("placeto", "gdp", "seq2seq")
 TWO = Topology.preset("reference:2")
 
@@ -97,8 +98,8 @@ def test_each_learns_the_optimum_of_a_small_graph(case: str, seed: int) -> None:
     trainer = Trainer([(g, TWO)], config)
     means = [progress.mean_s for progress in trainer.run()]
     best = optimum(g, TWO)
-    assert isinstance(trainer.policy, BaselinePolicy)
-    greedy = LearnedPlacer(trainer.policy, samples=0).place(Problem(g, TWO))
+    assert isinstance(trainer.policy, RivalPolicy)
+    greedy = LearnedPlacer(trainer.policy, samples=0).place(g, TWO)
     assert simulate(g, TWO, greedy).makespan_s == best
     assert np.mean(means[-5:]) < best + 0.5 * (np.mean(means[:5]) - best)  # not by luck
 
@@ -106,13 +107,13 @@ def test_each_learns_the_optimum_of_a_small_graph(case: str, seed: int) -> None:
 @pytest.mark.parametrize(
     "config",
     [
-        *(quick(name) for name in BASELINES),
+        *(quick(name) for name in RIVALS),
         quick("placeto", form="improve"),
         quick("seq2seq", groups=5),
         quick("gdp", preset_name="paper", segment=5),
         replace(quick("gdp"), variants=1),
     ],
-    ids=[*BASELINES, "improve", "groups", "paper", "variants"],
+    ids=[*RIVALS, "improve", "groups", "paper", "variants"],
 )
 def test_stopped_anywhere_it_ends_the_same(tmp_path: Path, config: TrainConfig) -> None:
     straight = trained(tmp_path / "straight", config)
@@ -122,12 +123,12 @@ def test_stopped_anywhere_it_ends_the_same(tmp_path: Path, config: TrainConfig) 
         assert_same(resumed(stopped), straight)
 
 
-def test_a_baseline_plays_other_episodes_with_another_seed(tmp_path: Path) -> None:
+def test_a_rival_plays_other_episodes_with_another_seed(tmp_path: Path) -> None:
     runs = [trained(tmp_path / str(s), replace(quick("gdp"), seed=s)) for s in (0, 1)]
     assert rows(runs[0]) != rows(runs[1])
 
 
-@pytest.mark.parametrize("name", BASELINES)
+@pytest.mark.parametrize("name", RIVALS)
 def test_presets_are_those_of_the_paper(name: str) -> None:
     config = preset("paper", name)
     placeto = name.startswith("placeto")
@@ -151,23 +152,23 @@ def test_names_of_policies_and_presets() -> None:
         preset("default", "placto")
     with pytest.raises(UnknownNameError, match="no training preset named `fast`"):
         preset("fast", "gdp")
-    assert set(POLICIES) == {"doppler", *BASELINES}
+    assert set(POLICIES) == {"doppler", *RIVALS}
 
 
 def test_the_teacher_says_where_a_vertex_could_start_first() -> None:
     config = quick("placeto")
     trainer = Trainer([(graph(), Topology.preset("p100x4"))], config)
-    (exercise,) = trainer.exercises
+    (record,) = trainer.records
     policy: Any = trainer.policy
-    view = exercise.view(policy)
+    view = record.view(policy)
     devices = np.random.default_rng(0).integers(4, size=(3, len(view.order)))
-    early = early_devices(exercise, view, devices)
+    early = early_devices(view, devices)
     assert early.any(axis=2).all()
     from doppler.mdp.features import DEVICE_FEATURES
 
     column = DEVICE_FEATURES.index("extra_start")
     for row, right in zip(devices, early, strict=True):
-        episode = Episode(exercise.instance)
+        episode = Episode(record.exercise.instance)
         for step, vertex in enumerate(view.order.tolist()):
             seen = episode.device_features(vertex)[:, column]
             assert ((seen <= 0) == right[step]).all()
@@ -179,12 +180,12 @@ def test_imitation_comes_closer_to_its_teacher(name: str) -> None:
     config = replace(quick(name, width=16), stages=("imitation",))
     config = replace(config, imitation=replace(config.imitation, episodes=160, lr=(1e-2, 1e-2)))
     trainer = Trainer([(graph(), Topology.preset("p100x4"))], config)
-    (exercise,) = trainer.exercises
+    (record,) = trainer.records
     policy: Any = trainer.policy
-    before = imitate_rule(policy, exercise, config, 0.0, 999)[0].item()
+    before = imitate(policy, record, config, 0.0, 999)[0].item()
     for _ in trainer.run():
         pass
-    assert imitate_rule(policy, exercise, config, 0.0, 999)[0].item() < 0.9 * before
+    assert imitate(policy, record, config, 0.0, 999)[0].item() < 0.9 * before
 
 
 def test_placeto_counts_every_improvement() -> None:
@@ -193,7 +194,7 @@ def test_placeto_counts_every_improvement() -> None:
     trainer = Trainer([(two_chains(), TWO)], config)
     progress = list(trainer.run())
     single_s = float(np.sum([4, 3, 5, 2, 6, 4]))
-    assert trainer.exercises[0].best_s <= min(single_s, *(p.least_s for p in progress))
+    assert trainer.records[0].best_s <= min(single_s, *(p.least_s for p in progress))
 
 
 @pytest.mark.parametrize(
@@ -271,7 +272,7 @@ class TestSeq2Seq(PlacerContract):
         return _Fresh(quick("seq2seq", groups=16).policy)
 
 
-def test_real_runs_teach_a_baseline(tmp_path: Path) -> None:
+def test_real_runs_teach_a_rival(tmp_path: Path) -> None:
     config = quick("gdp")
     real = replace(config.real, episodes=12, batch=4, samples=4, plain=4)
     config = replace(config, stages=("sim", "real"), real=real)
@@ -279,11 +280,11 @@ def test_real_runs_teach_a_baseline(tmp_path: Path) -> None:
     trainer = Trainer([(graph(), p100)], config, executor=Simulator(p100))
     stages = [progress.stage for progress in trainer.run()]
     assert stages == ["sim"] * 3 + ["real"] * 3
-    measured = trainer.exercises[0].measured()
+    measured = trainer.records[0].measured()
     assert measured is not None
     assert measured.runs > 0
 
 
-def test_exercises_know_no_expert_for_a_baseline() -> None:
+def test_exercises_know_no_expert_for_a_rival() -> None:
     exercise = Exercise(graph(), Topology.preset("p100x4"), quick("gdp"))
     assert exercise.expert is None

@@ -1,4 +1,4 @@
-"""The baselines' networks: shapes, orders, groups, and that vertices may have any number."""
+"""The rivals' networks: shapes, orders, groups, and that vertices may have any number."""
 
 from typing import Any
 
@@ -52,10 +52,11 @@ def test_shapes_and_that_acting_sees_what_gradients_see(name: str) -> None:
     policy: Any = make_any(CONFIGS[name], 1)
     view = policy.view(instance())
     steps = 9 if "groups" in name else SIZE
-    sampled = policy.sample(view, 6, Sampling(), generator())
-    assert sampled.taken.shape == sampled.log_probs.shape == sampled.entropies.shape == (6, steps)
-    assert view.devices(sampled.taken).shape == (6, SIZE)
-    log_probs = policy.log_probs(view, sampled.taken)
+    taken = policy.act(view, 6, Sampling(), generator())
+    sampled = policy.choices(view, taken, Sampling())
+    assert taken.shape == sampled.log_probs.shape == sampled.entropies.shape == (6, steps)
+    assert view.devices(taken).shape == (6, SIZE)
+    log_probs = policy.log_probs(view, taken)
     assert torch.allclose(log_probs.exp().sum(dim=2), torch.ones(6, steps))
     greedy = policy.act(view, 1, GREEDY, generator())
     assert torch.equal(policy.log_probs(view, greedy).argmax(dim=2), greedy)
@@ -126,7 +127,7 @@ def test_what_steps_share_changes_nothing(
     policy: Any = make_any(PlacetoConfig(width=4, rounds=rounds, devices=4, form=form), 1)
     view = policy.view(instance(graph))
     policy.log_probs(view, policy.act(view, 3, Sampling(), generator()))
-    policy.settle()
+    policy.after_step()
     seen: list[Any] = []
     real = placeto.play
 
@@ -158,7 +159,7 @@ def test_placeto_normalises_what_it_decides_by() -> None:
     seen: list[Any] = []
     policy.head.register_forward_pre_hook(lambda _, given: seen.append(given[0].detach()))
     before = policy.log_probs(view, taken)
-    policy.settle()
+    policy.after_step()
     after = policy.log_probs(view, taken)
     assert not torch.allclose(before, after)
     mean, spread = (f(seen[-1].flatten(0, 1), 0) for f in (torch.mean, torch.std))
@@ -183,7 +184,7 @@ def test_large_and_small_chunks_and_recomputation_agree(
     found = []
     for chunk, saved in ((1 << 20, 1 << 30), (1, 1 << 30), (100, 0)):
         monkeypatch.setattr(placeto, "CHUNK", chunk)
-        monkeypatch.setattr(placeto, "MOST_SAVED", saved)
+        monkeypatch.setattr(placeto, "MAX_SAVED", saved)
         policy.zero_grad()
         log_probs = policy.log_probs(view, taken)
         log_probs[..., 0].sum().backward()

@@ -1,4 +1,4 @@
-"""`dop train --policy` and `dop compare` with the learned baselines."""
+"""`dop train --policy` and `dop compare` with the rivals."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ pytest.importorskip("safetensors")
 from training.tiny import graph
 
 from doppler.graph import write_graph
-from doppler.training import comparison
+from doppler.runs import comparison
 
 BASELINES = ("placeto", "placeto-pretrain", "gdp", "seq2seq")
 TOML = """
@@ -28,7 +28,7 @@ batch = 4
 @pytest.fixture(autouse=True)
 def _in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is had without training is found in no time."""
-    monkeypatch.setattr(comparison, "MOST_S", 0.02)
+    monkeypatch.setattr(comparison, "MAX_S", 0.02)
 
 
 def test_the_command_line(dop: Dop, tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ from doppler.policies.arrays.checkpoint import has_shipped_policy
 from doppler.problem import Problem
 from doppler.runs.run import Run
 from doppler.sim.simulator import Simulator
-from doppler.training.exercise import Exercise
+from doppler.training.record import Record
 
 ALL_S = 12.0  # seconds that all placers have together, about
-MOST_S = 2.0  # seconds that one placer has for one exercise, at most
+MAX_S = 2.0  # seconds that one placer has for one exercise, at most
 POLICY, SHIPPED, AUTO = "policy", "doppler", "auto"
 
 
@@ -32,41 +32,39 @@ def compare(run: Run) -> list[Comparison]:
     """What placers get for each exercise with the policy that was saved last, and without it.
 
     All assignments are simulated as the run simulates them, on the recalibrated topology after
-    Stage III. Placers that sample or search stop after about two seconds, or sooner where there are
-    so many exercises that all would take over twelve.
+    Stage III. Placers that sample or search stop after about two seconds, or sooner where all
+    exercises would take over twelve.
     """
     trainer, config = run.trainer, run.trainer.config
     names = {POLICY: f"{trainer.policy.kind}:{run.directory.path}", AUTO: AUTO}
     if has_shipped_policy():
         names[SHIPPED] = SHIPPED
-    budget_s = min(MOST_S, ALL_S / (len(names) * len(trainer.exercises)))
+    budget_s = min(MAX_S, ALL_S / (len(names) * len(trainer.records)))
     placers = {key: make_placer(name) for key, name in names.items()}
     problems = [
-        Problem(exercise.graph, exercise.recalibrated() or exercise.topology)
-        for exercise in trainer.exercises
+        Problem(record.exercise.graph, record.recalibrated() or record.exercise.topology)
+        for record in trainer.records
     ]
     simulators = [Simulator(problem, config.sim_config) for problem in problems]
-    cases = list(product(zip(trainer.exercises, problems, simulators, strict=True), placers))
+    cases = list(product(zip(trainer.records, problems, simulators, strict=True), placers))
     found_s: dict[str, list[float]] = {key: [] for key in placers}  # by exercise
-    for (exercise, problem, simulator), key in track(cases, "comparing"):
+    for (record, problem, simulator), key in track(cases, "comparing"):
         placed = placers[key].place(problem, seed=config.seed, budget_s=budget_s)
-        found_s[key].append(exercise.mean_makespan_s(placed.devices, simulator))
+        found_s[key].append(record.exercise.mean_makespan_s(placed.devices, simulator))
     return [
         Comparison(
-            best_s=_best_s(exercise, simulator),
+            best_s=_best_s(record, simulator),
             policy_s=found_s[POLICY][number],
             shipped_s=found_s[SHIPPED][number] if SHIPPED in found_s else None,
             auto_s=found_s[AUTO][number],
             budget_s=budget_s,
         )
-        for number, (exercise, simulator) in enumerate(
-            zip(trainer.exercises, simulators, strict=True)
-        )
+        for number, (record, simulator) in enumerate(zip(trainer.records, simulators, strict=True))
     ]
 
 
-def _best_s(exercise: Exercise, simulator: Simulator) -> float:
+def _best_s(record: Record, simulator: Simulator) -> float:
     """The simulated makespan of the best assignment of the run."""
-    if not isfinite(exercise.best_s):
+    if not isfinite(record.best_s):
         return inf
-    return exercise.mean_makespan_s(exercise.best_devices, simulator)
+    return record.exercise.mean_makespan_s(record.best_devices, simulator)

@@ -14,14 +14,14 @@ from doppler.topology import Topology
 torch = pytest.importorskip("torch")
 
 from doppler.policies.dual import DualPolicy, PolicyConfig, Scores, make_policy  # noqa: E402
-from doppler.policies.inputs import make_inputs  # noqa: E402
-from doppler.policies.plc import place_log_softmax  # noqa: E402
-from doppler.training.gradients.losses import (  # noqa: E402
+from doppler.policies.gradients.losses import (  # noqa: E402
     chosen,
     entropy,
     place_log_probs,
     select_log_probs,
 )
+from doppler.policies.inputs import make_inputs  # noqa: E402
+from doppler.policies.plc import place_log_softmax  # noqa: E402
 
 
 def played() -> tuple[Instance, DualPolicy, Scores, Rollouts]:

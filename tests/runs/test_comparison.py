@@ -17,11 +17,11 @@ from doppler.assignment import Assignment
 from doppler.placers import lower_bounds
 from doppler.policies.arrays import checkpoint
 from doppler.problem import Problem
+from doppler.runs import comparison
+from doppler.runs.comparison import compare
 from doppler.runs.run import Run
 from doppler.sim import Noise, SimConfig, Simulator
 from doppler.topology import Topology
-from doppler.training import comparison
-from doppler.training.comparison import compare
 
 
 class OnOne:
@@ -92,7 +92,7 @@ def test_without_a_shipped_policy_and_without_a_result(
 
 
 def test_for_real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comparison, "MOST_S", 0.02)
+    monkeypatch.setattr(comparison, "MAX_S", 0.02)
     (one,) = compare(trained(tmp_path / "run"))
     bound_s = lower_bounds(graph(), Topology.preset("p100x4")).best_s
     for found_s in (one.best_s, one.policy_s, one.shipped_s, one.auto_s):

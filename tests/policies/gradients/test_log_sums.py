@@ -20,20 +20,21 @@ from doppler.topology import Topology
 
 torch = pytest.importorskip("torch")
 
-from torch import Tensor  # noqa: E402
-from training.listed_losses import (  # noqa: E402
+from policies.gradients.listed_losses import (  # noqa: E402
     listed_miss,
     listed_select,
     listed_urgent,
     possible,
 )
+from torch import Tensor  # noqa: E402
 
 from doppler.policies.dual import Scores  # noqa: E402
-from doppler.training.config import preset  # noqa: E402
-from doppler.training.exercise import Exercise  # noqa: E402
-from doppler.training.gradients.log_sums import log_sums  # noqa: E402
-from doppler.training.gradients.losses import select_log_probs  # noqa: E402
-from doppler.training.imitation import select_miss, urgent_since  # noqa: E402
+from doppler.policies.gradients.log_sums import log_sums  # noqa: E402
+from doppler.policies.gradients.losses import (  # noqa: E402
+    select_log_probs,
+    select_miss,
+    urgent_since,
+)
 
 MACHINE = Topology.preset("p100x4")
 
@@ -188,16 +189,14 @@ def assert_same_choices(instance: Instance) -> None:
 
 
 def test_the_cross_entropy_to_the_teacher() -> None:
-    config = preset("default")
-    config = replace(config, sim=replace(config.sim, expert=None))
-    exercise = Exercise(random_dag(vertices=80, depth=6, seed=0), MACHINE, config)
-    rollouts, score = played(exercise.instance, 3.0)
-    bottom_s = exercise.instance.tables.bottom_s
+    instance = make_instance(random_dag(vertices=80, depth=6, seed=0), MACHINE)
+    rollouts, score = played(instance, 3.0)
+    bottom_s = instance.tables.bottom_s
     ones = torch.ones(1)
-    mine = with_gradients(score, lambda x: (select_miss(exercise, plain(x), rollouts),), ones)
+    mine = with_gradients(score, lambda x: (select_miss(instance, plain(x), rollouts),), ones)
     listed = with_gradients(score, lambda x: (listed_miss(bottom_s, plain(x), rollouts),), ones)
     for one, other in zip(mine, listed, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-13)
-    half = select_miss(exercise, plain(score.float()), rollouts)
+    half = select_miss(instance, plain(score.float()), rollouts)
     assert half.dtype == torch.float32
     assert float(half) == pytest.approx(float(mine[0]), rel=1e-6)

@@ -12,13 +12,13 @@ FIRST_LOOK = 3  # measurements of each side before anything is said
 BETTER, NOT_BETTER = "better", "not better"
 
 
-def looks(most: int) -> tuple[int, ...]:
-    """Numbers of measurements at which a race is looked at: 3, 5, 7, 10, … and `most`."""
+def looks(max_runs: int) -> tuple[int, ...]:
+    """Numbers of measurements at which a race is looked at: 3, 5, 7, 10, … and `max_runs`."""
     found = [FIRST_LOOK]
-    while (following := found[-1] + max(2, found[-1] // 2)) <= most / 1.3:
+    while (following := found[-1] + max(2, found[-1] // 2)) <= max_runs / 1.3:
         found.append(following)
-    if most > found[-1]:
-        found.append(most)
+    if max_runs > found[-1]:
+        found.append(max_runs)
     return tuple(found)
 
 
@@ -38,7 +38,7 @@ def probability_not_faster(challenger: Sequence[float], incumbent: Sequence[floa
 
 @dataclass(slots=True)
 class Race:
-    """A challenger against the incumbent, measured by turns until it is clear who is faster.
+    """A challenger against the incumbent, measured in turn until it is clear who is faster.
 
     After 3, 5, 7, 10, … measurements of the challenger it is looked at. It is better where Welch's
     one-sided t-test says so at a level of `(1 - confidence) / looks`: by the union bound, over all
@@ -50,14 +50,14 @@ class Race:
     """
 
     confidence: float = 0.95
-    most: int = 16  # measurements of the challenger
+    max_runs: int = 16  # of the challenger
     challenger_s: list[float] = field(default_factory=list)
     incumbent_s: list[float] = field(default_factory=list)
     looked: int = 0  # times so far
     verdict: str | None = None  # `better`, `not better`, or None while that is open
 
     def __post_init__(self) -> None:
-        check_race(self.confidence, self.most)
+        check_race(self.confidence, self.max_runs)
 
     @property
     def challenger_is_next(self) -> bool:
@@ -73,7 +73,7 @@ class Race:
     def add(self, makespan_s: float, *, challenger: bool) -> None:
         """Take a measurement; the verdict may follow."""
         (self.challenger_s if challenger else self.incumbent_s).append(makespan_s)
-        at = looks(self.most)
+        at = looks(self.max_runs)
         measured = min(len(self.challenger_s), len(self.incumbent_s))
         if self.verdict is None and measured >= at[self.looked]:
             self.looked += 1
@@ -87,9 +87,9 @@ class Race:
             self.verdict = NOT_BETTER
 
 
-def check_race(confidence: float, most: int) -> None:
+def check_race(confidence: float, max_runs: int) -> None:
     """Raise unless a race can be run with these."""
     if not 0.5 <= confidence < 1:
         raise ConfigError(f"confidence is {confidence}, must be at least 0.5 and below 1")
-    if most < FIRST_LOOK:
-        raise ConfigError(f"a comparison needs at least {FIRST_LOOK} measurements, not {most}")
+    if max_runs < FIRST_LOOK:
+        raise ConfigError(f"a comparison needs at least {FIRST_LOOK} measurements, not {max_runs}")

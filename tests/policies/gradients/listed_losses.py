@@ -10,7 +10,7 @@ from torch import Tensor
 from doppler.base.arrays import FloatArray, IntArray
 from doppler.mdp.rollout import Rollouts
 from doppler.policies.dual import Scores
-from doppler.training.gradients.losses import entropy
+from doppler.policies.gradients.losses import entropy
 
 
 def possible(since: IntArray) -> Tensor:

@@ -28,7 +28,7 @@ def log_sums(values: Tensor, since: IntArray) -> tuple[Tensor, Tensor]:
 class _LogSums(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, since: IntArray) -> tuple[Tensor, Tensor]:
-        from doppler.training.gradients import kernel
+        from doppler.policies.gradients import kernel
 
         x, tree = values.detach().contiguous(), kernel.make_tree(values.shape[1])
         log_sum, mean = torch.empty_like(x), torch.empty_like(x)
@@ -40,7 +40,7 @@ class _LogSums(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, by_log_sum: Tensor, by_mean: Tensor) -> tuple[Tensor, None]:
-        from doppler.training.gradients import kernel
+        from doppler.policies.gradients import kernel
 
         x, log_sum, mean = ctx.saved_tensors
         by = (by_log_sum.contiguous(), by_mean.contiguous())

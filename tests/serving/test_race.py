@@ -10,7 +10,7 @@ pytest.importorskip("torch")
 from scipy.stats import ttest_ind
 
 from doppler.errors import ConfigError
-from doppler.serving.confidence import (
+from doppler.serving.race import (
     BETTER,
     NOT_BETTER,
     Race,
@@ -89,7 +89,7 @@ def test_looks_are_counted_however_uneven_the_sides_are() -> None:
     assert looks(16) == (3, 5, 7, 10, 16)
     assert (looks(3), looks(4), looks(8)) == ((3,), (3, 4), (3, 5, 8))
     for _ in range(trials):
-        race = Race(most=10)
+        race = Race(max_runs=10)
         while race.verdict is None:
             for _ in range(9):
                 race.add(normal(1.0, 0.05)(rng), challenger=False)
@@ -112,4 +112,4 @@ def test_mistakes() -> None:
         with pytest.raises(ConfigError, match="confidence is"):
             Race(confidence=confidence)
     with pytest.raises(ConfigError, match="at least 3 measurements"):
-        Race(most=2)
+        Race(max_runs=2)

@@ -1,6 +1,5 @@
-"""Bench: assignments of one graph on an executor, and the incumbent among them."""
+"""Trials: runs of assignments of one graph on an executor, and the incumbent among them."""
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -13,8 +12,9 @@ from doppler.base.arrays import FloatArray, IntArray
 from doppler.errors import DopplerError, TrainingError
 from doppler.executor import Executor
 from doppler.graph.graph import Graph
-from doppler.serving.confidence import BETTER, FIRST_LOOK, Race
-from doppler.serving.prediction import Predictor, digest, times_of, trace_from
+from doppler.serving.incumbent import LOST, Incumbent, digest
+from doppler.serving.prediction import Predictor, times_of, trace_from
+from doppler.serving.race import FIRST_LOOK
 from doppler.topology.topology import Topology
 from doppler.trace import Trace
 from doppler.training.config import RealConfig
@@ -22,14 +22,11 @@ from doppler.training.expert import Pool
 
 PLACER = "doppler"
 RECENT = 32  # measurements of the incumbent that its mean is taken over
-FAILED = 2.0  # makespans of what failed count as so many times the worst measured
+FAILED = 2.0  # times the worst makespan measured: that of what failed
 FASTEST = 16  # assignments remembered
 ATTEMPTS = 3  # of the incumbent, before its failures stop the run
 BETWEEN = 8  # runs of others after which the incumbent is measured again
-NUMBERS = (  # of a bench: its state, but for lists and arrays
-    *("runs", "failures", "replaced"),
-    *("worst_s", "mean_s", "episodes", "since"),
-)
+NUMBERS = ("runs", "failures", "worst_s", "mean_s", "episodes", "since")  # of the state
 
 
 @dataclass(frozen=True)  # without slots: RealProgress has two bases
@@ -44,11 +41,11 @@ class Measured:
     sim_error: float | None  # mean relative error of the recalibrated simulator, lately
 
 
-class Bench:
-    """Runs assignments, counts what fails, and keeps the best: the incumbent.
+class Trials:
+    """Runs assignments, counts what fails, and drives the `Incumbent` with what it measures.
 
-    Another becomes the incumbent only by winning a `Race` against it. Seeds of runs are counted
-    on, so that an executor in virtual time measures the same after a run was resumed.
+    Seeds of runs are counted on, so that an executor in virtual time measures the same after a run
+    was resumed.
     """
 
     def __init__(
@@ -61,48 +58,43 @@ class Bench:
     ) -> None:
         self.executor, self.graph, self.topology = executor, graph, topology
         self.config, self.predictor = config, predictor
-        self.incumbent: IntArray | None = None  # (V,)
+        self.incumbent = Incumbent(
+            confidence=config.confidence, max_runs=config.max_runs, window=RECENT
+        )
         self.trace: Trace | None = None  # of the incumbent, the median of some
-        self.recent_s: deque[float] = deque(maxlen=RECENT)  # makespans of the incumbent
-        self.runs = self.failures = self.replaced = 0  # see `Measured`
-        self.first: IntArray | None = None  # (V,) the first incumbent, once it was replaced
-        self.first_s: deque[float] = deque(maxlen=RECENT)  # its makespans
-        self.wanderer: IntArray | None = None  # (V,) where a search on the simulator goes on
+        self.runs = self.failures = 0  # see `Measured`
+        self.searched: IntArray | None = None  # (V,) the last result of search
         self.fastest = Pool(FASTEST, graph.num_vertices)
         self.worst_s = 0.0  # of all measured
         self.mean_s = 0.0  # of all episodes measured
         self.episodes = 0
         self.known: dict[str, float] = {}  # digests of what was run: its makespan; inf if it failed
-        self.beaten: list[str] = []  # digests of those that lost a race
         self.since = 0  # runs since the incumbent was measured
         self.warm: set[str] = set()  # digests of what ran in this update
 
     @property
-    def incumbent_s(self) -> float:
-        """The mean of the incumbent's latest makespans."""
-        return float(np.mean(self.recent_s)) if self.recent_s else inf
+    def devices(self) -> IntArray:
+        """(V,) of the incumbent, once there is one."""
+        assert self.incumbent.devices is not None
+        return self.incumbent.devices
 
     @property
-    def spread_s(self) -> float:
-        """Their standard deviation."""
-        return float(np.std(self.recent_s, ddof=1)) if len(self.recent_s) > 1 else 0.0
-
-    @property
-    def speedup(self) -> float:
-        """How many times as fast as the first incumbent the present one is.
-
-        Both are measured now and then, in turn: means of races won alone would flatter it.
-        """
-        return float(np.mean(self.first_s)) / self.incumbent_s if self.first_s else 1.0
+    def has_begun(self) -> bool:
+        """Whether there is an incumbent."""
+        return self.incumbent.devices is not None
 
     def measured(self) -> Measured:
-        """The numbers of interest."""
+        """The numbers of interest.
+
+        The incumbent and the first one are measured now and then, in turn: means of races won
+        alone would flatter the speedup.
+        """
         return Measured(
-            spread_s=self.spread_s,
+            spread_s=self.incumbent.spread_s,
             runs=self.runs,
             failures=self.failures,
-            replaced=self.replaced,
-            speedup=self.speedup,
+            replaced=self.incumbent.promoted,
+            speedup=self.incumbent.speedup,
             sim_error=self.predictor.error,
         )
 
@@ -116,7 +108,8 @@ class Bench:
                 self._fail(devices)
                 reason = str(error)
                 continue
-            self._install(devices, traces)
+            self.incumbent.install(devices, [trace.makespan_s for trace in traces])
+            self._note_incumbent(traces)
             return
         raise TrainingError(
             f"no assignment of graph `{self.graph.name}` to begin with runs: {reason}",
@@ -142,72 +135,70 @@ class Bench:
         self.worst_s = max(self.worst_s, float(found[np.isfinite(found)].max(initial=0.0)))
         return found
 
-    def measure_incumbent(self) -> Trace:
-        """The trace of another run of the incumbent; an error where it fails again and again."""
-        assert self.incumbent is not None
+    def measure_incumbent(self) -> None:
+        """Run the incumbent once more; an error where it fails again and again."""
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                trace = self._run(self.incumbent)
+                trace = self._run(self.devices)
             except DopplerError as error:
                 self.failures += 1
                 if attempt == ATTEMPTS:
                     raise TrainingError(
                         f"the best assignment of graph `{self.graph.name}`, which ran before, "
                         f"failed {ATTEMPTS} times in a row: {error.message}",
-                        hint="is the machine as it was? then go on: dop train --resume",
+                        hint="is the machine as it was? then resume: dop train --resume",
                     ) from error
             else:
                 break
-        self.recent_s.append(trace.makespan_s)
+        self.incumbent.ran(trace.makespan_s)
         self.since = 0
-        return trace
 
     def _look_back(self) -> None:
         """Measure the incumbent again, and the first one."""
         self.measure_incumbent()
-        if self.first is not None:
+        if self.incumbent.first_s:
+            assert self.incumbent.first is not None
             try:
-                self.first_s.append(self._run(self.first).makespan_s)
+                self.incumbent.first_s.append(self._run(self.incumbent.first).makespan_s)
             except DopplerError:
                 self.failures += 1
 
     def challenge(self, devices: IntArray) -> bool:
         """Whether (V,) devices won a race against the incumbent, whose place they then take."""
-        race = Race(confidence=self.config.confidence, most=self.config.most)
-        traces = []
-        while race.verdict is None:
-            if not race.challenger_is_next:
-                race.add(self.measure_incumbent().makespan_s, challenger=False)
+        promoted, traces = self.incumbent.promoted, []
+        self.incumbent.challenge(devices)
+        while self.incumbent.race is not None:
+            if not self.incumbent.challenger_is_next:
+                self.measure_incumbent()
                 continue
             try:
                 traces.append(self._run(devices))
             except DopplerError:
                 self._fail(devices)
+                self.incumbent.failed()
                 return False
-            race.add(traces[-1].makespan_s, challenger=True)
-        if race.verdict != BETTER:
-            self.known[digest(devices)] = float(np.mean(race.challenger_s))
-            self.beaten.append(digest(devices))
+            self.incumbent.ran(traces[-1].makespan_s, challenger=True)
+        if self.incumbent.promoted == promoted:
+            self.known[digest(devices)] = float(np.mean([t.makespan_s for t in traces]))
             return False
-        if self.first is None:
-            self.first = self.incumbent
-            self.first_s.extend(self.recent_s)
-        self.replaced += 1
-        self._install(devices, traces)
+        self._note_incumbent(traces)
         return True
+
+    def may_challenge(self, devices: IntArray) -> bool:
+        """Whether (V,) devices are another assignment, and lost no race before."""
+        key = digest(devices)
+        return key != digest(self.devices) and self.incumbent.fates.get(key) != LOST
 
     def penalized(self, makespans: FloatArray) -> FloatArray:
         """Makespans with a number, worse than all measured, for what failed."""
-        worst_s = max(self.worst_s, self.incumbent_s)
+        worst_s = max(self.worst_s, self.incumbent.mean_s)
         return np.where(np.isfinite(makespans), makespans, FAILED * worst_s)
 
-    def _install(self, devices: IntArray, traces: list[Trace]) -> None:
+    def _note_incumbent(self, traces: list[Trace]) -> None:
+        """Remember what was measured of a new incumbent."""
         makespans = [trace.makespan_s for trace in traces]
-        self.incumbent = devices.copy()
         self.trace = traces[int(np.argsort(makespans, kind="stable")[len(traces) // 2])]
-        self.recent_s.clear()
-        self.recent_s.extend(makespans)
-        self.known[digest(devices)] = float(np.mean(makespans))
+        self.known[digest(self.devices)] = float(np.mean(makespans))
         self.worst_s = max(self.worst_s, *makespans)
         self.since = 0
 
@@ -232,28 +223,24 @@ class Bench:
         """All that changes, as arrays and JSON values."""
         arrays, values = self.predictor.state()
         values |= {name: getattr(self, name) for name in NUMBERS}
-        values |= {"recent_s": list(self.recent_s), "first_s": list(self.first_s)}
-        values["beaten"] = list(self.beaten)
+        values["incumbent"] = self.incumbent.state()
         values["known"] = {key: None if x == inf else x for key, x in self.known.items()}
         arrays |= {"fastest": self.fastest.devices, "fastest_s": self.fastest.costs_s}
-        places = {"first": self.first, "wanderer": self.wanderer}
-        arrays |= {name: place for name, place in places.items() if place is not None}
-        if self.incumbent is not None and self.trace is not None:
-            arrays["incumbent"] = self.incumbent
+        if self.searched is not None:
+            arrays["searched"] = self.searched
+        if self.trace is not None:
             arrays["incumbent.times"] = times_of(self.graph, self.topology, self.trace)
         return arrays, values
 
     def load_state(self, arrays: Mapping[str, Any], values: Mapping[str, Any]) -> None:
-        """Go on where `state` was taken."""
+        """Resume where `state` was taken."""
         self.predictor.load_state(arrays, values)
         for name in NUMBERS:
             setattr(self, name, values[name])
-        self.recent_s.extend(values["recent_s"])
-        self.first_s.extend(values["first_s"])
+        self.incumbent.load_state(values["incumbent"])
         self.fastest.devices, self.fastest.costs_s = arrays["fastest"], arrays["fastest_s"]
-        self.first, self.wanderer = arrays.get("first"), arrays.get("wanderer")
-        self.beaten = list(values["beaten"])
+        self.searched = arrays.get("searched")
         self.known = {key: inf if x is None else x for key, x in values["known"].items()}
-        if "incumbent" in arrays:
-            self.incumbent, times = arrays["incumbent"], arrays["incumbent.times"]
-            self.trace = trace_from(self.graph, self.topology, self.incumbent, times, PLACER)
+        if "incumbent.times" in arrays:
+            times = arrays["incumbent.times"]
+            self.trace = trace_from(self.graph, self.topology, self.devices, times, PLACER)

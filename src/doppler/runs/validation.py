@@ -17,13 +17,12 @@ from doppler.datasets.recipe import Recipe, digest_of
 from doppler.errors import DopplerError, FormatError
 from doppler.mdp.instance import Instance, make_instance
 from doppler.placers.bounds.lower import ROUNDING, bounds_of, gap
-from doppler.placers.learned.doppler import DopplerPlacer
 from doppler.placers.registry import make_placer
 from doppler.placers.search.annealing import SearchConfig, search, starting_points
-from doppler.policies.arrays.policy import from_torch
-from doppler.policies.dual import DualPolicy
+from doppler.policies.trainable import TrainablePolicy
 from doppler.problem import Problem
 from doppler.sim.simulator import Simulator
+from doppler.training.trained import placer_of
 
 FILE = "validation.json"
 ALL = "all"  # the row of all families together
@@ -54,7 +53,7 @@ class FamilyGap:
 
 
 def find_known(problem: Problem, evaluations: int, seed: int) -> Known:
-    """What so many evaluations of search on one core, bounds and list schedulers say."""
+    """What search on one core with a budget of evaluations, bounds and list schedulers say."""
     starts = starting_points(problem, seed)
     config = SearchConfig(evaluations=evaluations, chains=1)
     found_s = search(problem, starts, config, seed=seed).cost_s
@@ -82,14 +81,14 @@ class Validation:
         self.problems, self.known, self.samples = tuple(drawn), tuple(known), samples
         self._instances: list[Instance] | None = None
 
-    def makespans_s(self, policy: DualPolicy) -> list[float]:
+    def makespans_s(self, policy: TrainablePolicy) -> list[float]:
         """What the policy alone makes of each problem: the best of a greedy and some samples."""
-        placer = DopplerPlacer(from_torch(policy), samples=self.samples)
+        placer = placer_of(policy, samples=self.samples)
         if self._instances is None:
             self._instances = [make_instance(p.problem) for p in self.problems]
         return [float(placer.propose(instance)[2].min()) for instance in self._instances]
 
-    def measure(self, policy: DualPolicy) -> tuple[FamilyGap, ...]:
+    def measure(self, policy: TrainablePolicy) -> tuple[FamilyGap, ...]:
         """How the policy does on every family, and at last on all of them."""
         made = self.makespans_s(policy)
         names = [problem.family for problem in self.problems]
@@ -167,7 +166,7 @@ def _read(path: Path, drawn: Sequence[DrawnProblem], recipe: Recipe) -> list[Kno
 
 
 class Pace:
-    """When to measure: at once, then after so many seconds of training, and at the end."""
+    """When to measure: at once, then after every pause of training, and at the end."""
 
     def __init__(self, pause_s: float) -> None:
         self.pause_s, self._last_s = pause_s, -inf

@@ -1,0 +1,1 @@
+"""Log-probabilities and losses of episodes, and their gradients."""

@@ -1,1 +1,0 @@
-"""Losses of episodes and their gradients, and what REINFORCE subtracts."""

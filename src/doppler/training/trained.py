@@ -1,0 +1,17 @@
+"""The placer of a trained policy."""
+
+from doppler.placers.learned.doppler import DopplerPlacer
+from doppler.placers.learned.rivals import LearnedPlacer
+from doppler.policies.dual import DualPolicy
+from doppler.policies.rivals.base import RivalPolicy
+from doppler.policies.trainable import TrainablePolicy
+
+Trained = DopplerPlacer | LearnedPlacer
+
+
+def placer_of(policy: TrainablePolicy, *, samples: int | None = None) -> Trained:
+    """The placer that places by a policy, with `samples` or as many as it usually takes."""
+    if isinstance(policy, DualPolicy):
+        return DopplerPlacer(policy, samples=samples)
+    assert isinstance(policy, RivalPolicy)
+    return LearnedPlacer(policy) if samples is None else LearnedPlacer(policy, samples=samples)

@@ -1,0 +1,105 @@
+"""The incumbent as a pure state machine: told what runs took, it says who is known to be good."""
+
+import json
+from math import inf
+
+import numpy as np
+import pytest
+
+from doppler.base.arrays import IntArray
+from doppler.serving.incumbent import FAILED, LOST, PROMOTED, Incumbent, digest
+
+
+def devices(*values: int) -> IntArray:
+    return np.array(values, np.int64)
+
+
+FIRST, SECOND, THIRD = devices(0, 0), devices(0, 1), devices(1, 0)
+
+
+def incumbent(settle: int = 0, drop: float = inf) -> Incumbent:
+    made = Incumbent(confidence=0.95, max_runs=8, window=4, settle=settle, drop=drop)
+    made.install(FIRST, [2.0, 2.0, 2.0])
+    return made
+
+
+def race(state: Incumbent, challenger: IntArray, makespan_s: float) -> None:
+    """One without noise; the incumbent takes what it took."""
+    state.challenge(challenger)
+    while state.race is not None:
+        mine = state.challenger_is_next
+        state.ran(makespan_s if mine else state.recent_s[-1], challenger=mine)
+
+
+def test_the_faster_one_is_promoted_and_the_slower_one_is_not() -> None:
+    state = incumbent()
+    assert (state.mean_s, state.spread_s, state.speedup) == (2.0, 0.0, 1.0)
+    race(state, SECOND, 1.0)
+    assert np.array_equal(state.devices, SECOND)
+    assert (state.mean_s, state.speedup, state.promoted) == (1.0, 2.0, 1)
+    race(state, THIRD, 1.5)
+    assert np.array_equal(state.devices, SECOND)
+    assert state.fates == {digest(SECOND): PROMOTED, digest(THIRD): LOST}
+    assert np.array_equal(state.first, FIRST)
+
+
+def test_the_mean_is_of_the_latest_runs() -> None:
+    state = incumbent()
+    for makespan_s in (4.0, 4.0, 6.0, 6.0):
+        state.ran(makespan_s)
+    assert state.mean_s == 5.0
+    assert state.spread_s == pytest.approx(np.std([4, 4, 6, 6], ddof=1))
+
+
+def test_runs_that_settle_do_not_count_and_one_far_too_slow_ends_it() -> None:
+    state = incumbent(settle=2, drop=1.5)
+    state.challenge(SECOND)
+    for _ in range(2):
+        state.ran(2.9, challenger=True)
+    assert state.race is not None
+    assert state.race.challenger_s == []
+    state.ran(1.0, challenger=True)
+    assert state.race.challenger_s == [1.0]
+    state.ran(3.1, challenger=True)
+    assert state.race is None
+    assert state.fates == {digest(SECOND): LOST}
+
+
+def test_a_challenger_that_fails_has_lost() -> None:
+    state = incumbent()
+    state.challenge(SECOND)
+    state.ran(1.0, challenger=True)
+    state.failed()
+    assert state.race is state.challenger is None
+    assert state.fates == {digest(SECOND): FAILED}
+    assert np.array_equal(state.devices, FIRST)
+
+
+def test_an_incumbent_that_fails_gives_way_to_the_first() -> None:
+    state = incumbent()
+    assert not state.fall_back()
+    race(state, SECOND, 1.0)
+    state.challenge(THIRD)
+    assert state.fall_back()
+    assert np.array_equal(state.devices, FIRST)
+    assert state.race is None
+    assert (state.mean_s, state.speedup) == (inf, 1.0)
+    assert state.fates == {digest(SECOND): FAILED}
+
+
+@pytest.mark.parametrize("runs", range(6))
+def test_it_resumes_in_the_middle_of_a_race(runs: int) -> None:
+    state = incumbent(settle=1)
+    race(state, SECOND, 1.0)
+    state.challenge(THIRD)
+    for number in range(runs):
+        state.ran(0.9 + 0.01 * number, challenger=number % 2 == 0)
+    again = incumbent(settle=1)
+    again.load_state(json.loads(json.dumps(state.state())))
+    assert again.state() == state.state()
+    for each in (state, again):
+        while each.race is not None:
+            mine = each.challenger_is_next
+            each.ran(0.5 if mine else 1.0, challenger=mine)
+    assert again.state() == state.state()
+    assert np.array_equal(again.devices, THIRD)
