@@ -19,6 +19,7 @@ from doppler.policies.configs import (  # noqa: E402
     Seq2SeqConfig,
 )
 from doppler.policies.kinds import make_any  # noqa: E402
+from doppler.problem import Problem  # noqa: E402
 from doppler.programs import random_dag  # noqa: E402
 from doppler.topology import Topology  # noqa: E402
 
@@ -35,7 +36,9 @@ EVERY = pytest.mark.parametrize("name", CONFIGS)
 
 
 def instance() -> Instance:
-    return make_instance(random_dag(vertices=15, depth=4, seed=0), Topology.preset("p100x4"))
+    return make_instance(
+        Problem(random_dag(vertices=15, depth=4, seed=0), Topology.preset("p100x4"))
+    )
 
 
 def on(name: str) -> tuple[Any, Any]:

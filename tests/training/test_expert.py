@@ -91,7 +91,7 @@ def test_costs_under_noise_are_means_over_the_draws() -> None:
 def test_lessons_are_improved_samples_and_a_pool_that_gets_better() -> None:
     expert_config = ExpertConfig(samples=2, elites=1, lessons=6, pool=4, moves=200)
     config = TrainConfig(stages=("sim",), sim=ReinforceConfig(expert=expert_config))
-    expert = Expert(graph(), topology(), config, threads=1)
+    expert = Expert(Problem(graph(), topology()), config, threads=1)
     pool = expert.first_pool()
     first_s = pool.best_s
     makespans = Simulator(topology()).makespans(graph(), samples(6))

@@ -99,7 +99,7 @@ def test_each_learns_the_optimum_of_a_small_graph(case: str, seed: int) -> None:
     means = [progress.mean_s for progress in trainer.run()]
     best = optimum(g, TWO)
     assert isinstance(trainer.policy, RivalPolicy)
-    greedy = LearnedPlacer(trainer.policy, samples=0).place(g, TWO)
+    greedy = LearnedPlacer(trainer.policy, samples=0).place(Problem(g, TWO))
     assert simulate(g, TWO, greedy).makespan_s == best
     assert np.mean(means[-5:]) < best + 0.5 * (np.mean(means[:5]) - best)  # not by luck
 
