@@ -10,6 +10,7 @@ from doppler.errors import TopologyError
 from doppler.graph import GraphBuilder, Kernel, build_graph
 from doppler.graph.signatures import signatures
 from doppler.placers import lower_bounds
+from doppler.problem import Problem
 from doppler.programs import chainmm
 from doppler.sharding import shard
 from doppler.sim import simulate
@@ -249,9 +250,9 @@ def test_levels_are_by_mean_costs():
     a = b.op("a", "matmul", reads=[], output_bytes=8, exec_s=[1, 3])
     b.op("b", "matmul", reads=[a], output_bytes=8, exec_s=[5, 5])
     graph, topology = b.build(), machine()
-    priced = costs(graph, topology)
-    assert priced.bottom_levels(graph, topology).length_s.tolist() == [2 + 5 + 5, 5]
-    assert priced.top_levels(graph, topology).length_s.tolist() == [0, 2 + 5]
+    problem = Problem(graph, topology)
+    assert problem.bottom_levels.length_s.tolist() == [2 + 5 + 5, 5]
+    assert problem.top_levels.length_s.tolist() == [0, 2 + 5]
 
 
 @given(st.data())

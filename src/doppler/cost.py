@@ -9,7 +9,6 @@ import numpy as np
 from doppler.base.arrays import BoolArray, FloatArray, frozen
 from doppler.errors import TopologyError
 from doppler.graph.graph import Graph
-from doppler.graph.levels import Levels, bottom_levels, top_levels
 from doppler.graph.signatures import signatures
 from doppler.topology.topology import Topology
 
@@ -52,14 +51,6 @@ class Costs:
             return frozen(np.zeros(graph.num_tensors))
         latency, slope = self.latency_s[links].mean(), self.s_per_byte[links].mean()
         return frozen(self.fixed_s + latency + graph.tensor_bytes * slope)
-
-    def bottom_levels(self, graph: Graph, topology: Topology) -> Levels:
-        """Longest paths to an exit by mean exec and transfer seconds."""
-        return bottom_levels(graph, self.mean_exec_s(), self.mean_transfer_s(graph, topology))
-
-    def top_levels(self, graph: Graph, topology: Topology) -> Levels:
-        """Longest paths from an entry by mean exec and transfer seconds."""
-        return top_levels(graph, self.mean_exec_s(), self.mean_transfer_s(graph, topology))
 
 
 class CostModel(Protocol):

@@ -15,7 +15,7 @@ from doppler.graph.levels import Levels, bottom_levels, top_levels
 from doppler.topology.topology import Topology
 
 
-class Edges(NamedTuple):
+class EdgeArrays(NamedTuple):
     """The edges between assigned vertices, by producer. F of them."""
 
     ptr: IntArray  # (V+1,) edges that leave a vertex
@@ -94,7 +94,7 @@ class Problem:
         return frozen(~self.graph.is_input[self.graph.tensor_producer])
 
     @cached_property
-    def edges(self) -> Edges:
+    def edges(self) -> EdgeArrays:
         """The edges that leave vertices that are no inputs."""
         graph = self.graph
         kept = np.flatnonzero(self.is_produced[graph.edge_tensor])
@@ -103,7 +103,7 @@ class Problem:
         kept, producer = kept[by_producer], producer[by_producer]
         leaving = np.bincount(producer, minlength=graph.num_vertices)
         arrays = (np.concatenate([[0], np.cumsum(leaving)]), producer)
-        return Edges(*map(frozen, (*arrays, graph.edge_tensor[kept], graph.edge_reader[kept])))
+        return EdgeArrays(*map(frozen, (*arrays, graph.edge_tensor[kept], graph.edge_reader[kept])))
 
     @cached_property
     def num_reads(self) -> IntArray:

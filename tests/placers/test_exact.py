@@ -149,13 +149,12 @@ def test_finds_what_the_critical_path_misses() -> None:
 
 def test_units_round_down_and_keep_whole_seconds_whole() -> None:
     graph, topology = chain_and_one(6), Topology.preset("reference:2")
-    costs = DefaultCostModel().costs(graph, topology)
-    units = whole_units(Problem(graph, topology), costs, 8.0)
+    units = whole_units(Problem(graph, topology), 8.0)
     assert units.unit_s == 1
     assert units.exec[:, 0].tolist() == [2, 3, 3]
     assert units.transfer[0].tolist() == [6]
     odd = chain_and_one(0.1)
-    units = whole_units(Problem(odd, topology), DefaultCostModel().costs(odd, topology), 8.0)
+    units = whole_units(Problem(odd, topology), 8.0)
     assert 0 <= 0.1 - units.transfer[0, 0] * units.unit_s < units.unit_s <= 8 / 2**28
 
 

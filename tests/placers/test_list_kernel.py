@@ -75,7 +75,7 @@ def test_few_gaps_small_windows_and_random_ties(data: st.DataObject, seed: int) 
     rank, drawn = urgency(Problem(graph, topology)), draw_ties(rng, graph.num_vertices)
     assert_equal(problem, random_ties(rank, np.zeros(costs.exec_s.shape), drawn))
     rule = random_ties(rank, costs.exec_s, drawn)
-    length_s = costs.bottom_levels(graph, topology).length_s[drawn.order]
+    length_s = Problem(graph, topology).bottom_levels.length_s[drawn.order]
     by_length = drawn.order[np.argsort(-length_s, kind="stable")]
     assert rule.sequence.tolist() == by_length.tolist()
     gaps, window = data.draw(st.integers(0, 2)), data.draw(st.integers(1, 3))

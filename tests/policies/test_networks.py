@@ -10,7 +10,6 @@ from mdp.playing import graph_of, play, replay, uniform
 from strategies import graphs, topologies
 
 from doppler.base.arrays import IntArray
-from doppler.cost import DefaultCostModel
 from doppler.graph import Graph, build_graph
 from doppler.graph.levels import Levels
 from doppler.mdp import FEATURE_SETS, Episode, Instance, make_instance
@@ -69,9 +68,7 @@ def larger(machine: str = "a100x2-t4x2", seed: int = 0) -> Instance:
 
 def paths(instance: Instance) -> tuple[Levels, Levels]:
     """Longest paths to an entry and to an exit, as the graph knows them."""
-    graph, topology = instance.graph, instance.topology
-    costs = DefaultCostModel().costs(graph, topology)
-    return costs.top_levels(graph, topology), costs.bottom_levels(graph, topology)
+    return instance.problem.top_levels, instance.problem.bottom_levels
 
 
 @settings(max_examples=60)

@@ -60,12 +60,12 @@ def _mean_move_s(instance: Instance) -> FloatArray:
 
 def on_part(instance: Instance, devices: IntArray) -> Instance:
     """The instance of the same graph, at the same costs, on some of the devices, from 0."""
-    topology, costs = instance.topology, instance.problem.costs
+    topology, costs, kept = instance.topology, instance.problem.costs, devices.tolist()
     part = replace(
         topology,
-        devices=tuple(topology.devices[d] for d in devices.tolist()),
+        devices=tuple(topology.devices[d] for d in kept),
         route=topology.route[np.ix_(devices, devices)],
-        exec_s={},  # the costs are given
+        exec_s={key: tuple(row[d] for d in kept) for key, row in topology.exec_s.items()},
     )
     given = GivenCosts(replace(costs, exec_s=frozen(costs.exec_s[:, devices])))
     return make_instance(Problem(instance.graph, part, given))

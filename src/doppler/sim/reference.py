@@ -22,7 +22,7 @@ from doppler.trace import Trace, build_trace
 END, SEEN, HOST = 0, 1, 2  # kinds of event
 
 
-class VirtualMachine:
+class SimulatorBase:
     """What a simulator runs graphs on: a topology, a cost model and a config.
 
     Made from a problem, it has the problem's topology and costs; other graphs are priced by the
@@ -53,7 +53,7 @@ class VirtualMachine:
         return self._problem
 
 
-class ReferenceSimulator(VirtualMachine):
+class ReferenceSimulator(SimulatorBase):
     """An Executor in virtual time, written to be read. `Simulator` must equal it.
 
     Time stands still while the scheduler chooses. Starting a task keeps the host busy for

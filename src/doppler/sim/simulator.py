@@ -20,7 +20,7 @@ from doppler.resolve import as_assignment, as_problem
 from doppler.scheduler.choose import ORDER, priorities
 from doppler.sim.config import SimConfig
 from doppler.sim.noise import draw
-from doppler.sim.reference import ReferenceSimulator, VirtualMachine
+from doppler.sim.reference import ReferenceSimulator, SimulatorBase
 from doppler.tasks import enumerate_tasks
 from doppler.topology.topology import Topology
 from doppler.trace import Trace, build_trace
@@ -32,7 +32,7 @@ MAX_PART = 1_000_000  # vertices and edges that a thread takes at a time
 MAX_SORTED = 4096  # vertices up to which sorted arrays beat heaps whatever the graph
 
 
-class Simulator(VirtualMachine):
+class Simulator(SimulatorBase):
     """An Executor in virtual time: `ReferenceSimulator`, compiled.
 
     >>> simulator = Simulator(topology)  # or Simulator(problem)
@@ -40,17 +40,8 @@ class Simulator(VirtualMachine):
     >>> simulator.makespans(graph, many_devices)  # (B, V) assignments at once
     """
 
-    def __init__(
-        self,
-        on: Problem | Topology | str | Path,
-        config: SimConfig | None = None,
-        *,
-        cost_model: CostModel | None = None,
-    ) -> None:
-        """`on` is a problem; or a topology, or the name of a preset, or the path of a file."""
-        super().__init__(on, config, cost_model=cost_model)
-        self._fixed: tuple[Problem, dict[str, Any]] | None = None  # of the last problem
-        self._arrays: tuple[Problem, tuple[int, ...], Arrays] | None = None  # the last ones
+    _fixed: tuple[Problem, dict[str, Any]] | None = None  # of the last problem
+    _arrays: "tuple[Problem, tuple[int, ...], Arrays] | None" = None  # the last ones
 
     def run(self, graph: Graph, assignment: Assignment, seed: int = 0) -> Trace:
         """Every begin and end of every exec and transfer."""
