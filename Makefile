@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test fuzz check format bench clean
+.PHONY: demo test fuzz check docs format bench clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/base.stamp  ## simulate a graph on four devices and draw the timeline
@@ -23,6 +23,9 @@ check: $(VENV)/dev.stamp  ## lint, formatting, types, architecture
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+docs: $(VENV)/docs.stamp  ## build the documentation: site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 format: $(VENV)/dev.stamp  ## put the code into shape
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -33,7 +36,7 @@ bench: $(VENV)/dev.stamp  ## the simulator against SimPy, the workloads against 
 	$(BIN)/python benchmarks/engine.py
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
 $(VENV)/base.stamp: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -42,4 +45,8 @@ $(VENV)/base.stamp: pyproject.toml constraints.txt
 
 $(VENV)/dev.stamp: $(VENV)/base.stamp
 	$(PIP) -e .[dev,all]
+	touch $@
+
+$(VENV)/docs.stamp: $(VENV)/base.stamp
+	$(PIP) -e .[docs,torch]
 	touch $@

@@ -1,17 +1,26 @@
-"""Every command and every piece of Python in the documentation runs."""
+"""Every command and every piece of Python in the documentation runs, and links lead somewhere."""
 
 import doctest
 import importlib
 import re
 import shlex
+import tomllib
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 from command_line import runner
 
+import doppler as dp
+
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 LONG = ("make ", "git ", "pip ")  # set-up and suites, which cannot run inside a test
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
 
 
 def write_shown_files(page: Path, folder: Path) -> None:
@@ -27,7 +36,11 @@ def blocks(page: Path, language: str) -> list[str]:
     )
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def pages_with(language: str) -> list[Path]:
+    return [page for page in PAGES if blocks(page, language)]
+
+
+@pytest.mark.parametrize("page", pages_with("console"), ids=name_of)
 def test_commands(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -46,13 +59,62 @@ def test_commands(
             assert result.code == 0, f"{line}\n{result.err}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", pages_with("python"), ids=name_of)
 def test_python(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     write_shown_files(page, tmp_path)
     for block in blocks(page, "python"):
         exec(compile(block, str(page), "exec"), {})
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=name_of)
+def test_links(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text("utf-8")):
+        if not target.startswith(("http:", "https:")):
+            assert (page.parent / target).is_file(), target
+
+
+def test_the_navigation_has_every_page() -> None:
+    listed = re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text("utf-8"))
+    assert sorted(listed) == sorted(page.relative_to(DOCS).as_posix() for page in PAGES[1:])
+
+
+def test_the_reference_has_every_public_name() -> None:
+    pages = "".join(page.read_text("utf-8") for page in (DOCS / "reference").glob("*.md"))
+    named = re.findall(r"^::: doppler\.(\S+)$", pages, re.MULTILINE)
+    assert sorted(name for name in named if "." not in name) == sorted(dp.__all__)
+    for name in named:  # raises where there is none
+        resolve_name(":".join(f"doppler.{name}".rsplit(".", 1)))
+
+
+def test_results_say_where_they_are_from() -> None:
+    results = ROOT / "benchmarks" / "results"
+    measured = tomllib.loads((results / "measured.toml").read_text("utf-8"))
+    assert sorted(measured) == sorted(path.stem for path in results.glob("*.jsonl"))
+    pages = "".join(page.read_text("utf-8") for page in (DOCS / "results").glob("*.md"))
+    assert sorted(re.findall(r"^<!-- table: (\S+) -->$", pages, re.MULTILINE)) == sorted(measured)
+    for source in measured.values():
+        assert set(source) == {"script", "date", "commit", "machine"}
+        assert (ROOT / "benchmarks" / source["script"]).is_file()
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/explanation/architecture.md"])
+def test_the_layers_are_those_of_the_import_contract(page: str) -> None:
+    """A line of the page has one or more layers of the contract, from the bottom up."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    contracts = settings["tool"]["importlinter"]["contracts"]
+    layers = next(contract["layers"] for contract in contracts if contract["type"] == "layers")
+    left = [set(re.findall(r"doppler\.(\w+)", layer)) for layer in reversed(layers)]
+    listed = re.search(r"(?ms)^ *```text\n *(errors$.*?)^ *```", (ROOT / page).read_text("utf-8"))
+    assert listed is not None
+    for line in listed[1].strip().splitlines():
+        names = set(line.strip().split("  ")[0].split(" · "))
+        found: set[str] = set()
+        while left and not names <= found:
+            found |= left.pop(0)
+        assert names == found
+    assert left == []
 
 
 def test_the_readme_shows_what_the_demo_prints(

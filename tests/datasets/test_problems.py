@@ -375,7 +375,7 @@ def test_a_family_that_is_never_so_large() -> None:
 
 
 def test_the_documentation_lists_all() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "problems.md").read_text("utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "explanation" / "problems.md").read_text("utf-8")
     for family in FAMILIES.values():
         own = " (workload)" if family.is_workload else ""
         row = f"| `{family.name}`{own} | {family.split} | {family.group} | "

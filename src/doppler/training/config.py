@@ -254,7 +254,7 @@ def check_extension(seconds: float | None, episodes: int | None) -> None:
 PRESETS = {
     "default": TrainConfig(),
     # Many problems: less of each at a time, steps from several, a shorter search; and samples shall
-    # stay different, as the placer takes many (docs/pretraining.md).
+    # stay different, as the placer takes many (docs/explanation/policies.md).
     "pretrain": TrainConfig(
         preset="pretrain",
         imitation=ImitationConfig(episodes=64, batch=8),
