@@ -15,6 +15,8 @@ from command_line import Dop
 pytest.importorskip("torch")
 
 from doppler.assignment import Assignment, write_assignment
+from doppler.cli.executing import write_arrays
+from doppler.errors import ConfigError
 from doppler.graph import write_graph
 from doppler.programs import ffnn, random_inputs
 from doppler.sharding import shard
@@ -152,6 +154,34 @@ def test_mistakes(dop: Dop, folder: Path, options: list[str], words: list[str]) 
     for word in words:
         assert word in result.err
     assert sorted(path.name for path in folder.iterdir()) == before
+
+
+def test_an_encrypted_archive_is_refused(dop: Dop, folder: Path) -> None:
+    np.savez(folder / "x.npz", **random_inputs(PROGRAM))
+    data = bytearray((folder / "x.npz").read_bytes())
+    data[data.index(b"PK\1\2") + 8] |= 1  # the flag in the archive's directory
+    (folder / "x.npz").write_bytes(data)
+    result = dop(*RUN, "--inputs", "x.npz")
+    assert result.code == 2
+    assert "`x.npz` is not an .npz file of arrays" in result.err
+
+
+def test_an_input_that_is_larger_than_memory(dop: Dop, folder: Path) -> None:
+    text = (folder / "graph.json").read_text()
+    assert '"shapes": [[16, 8]]' in text
+    for size in (2**61, 2**63):
+        huge = text.replace('"shapes": [[16, 8]]', f'"shapes": [[16, {size}]]', 1)
+        (folder / "graph.json").write_text(huge)
+        result = dop(*RUN)
+        assert result.code == 2
+        assert "Traceback" not in result.err
+
+
+@pytest.mark.parametrize("name", ["a\0b", "x" * 70_000])
+def test_a_result_whose_name_an_archive_cannot_hold(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="has a name that no"):
+        write_arrays({name: np.zeros(1)}, tmp_path / "r.npz")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_graphs_without_kernels_are_refused(dop: Dop, files: Path) -> None:

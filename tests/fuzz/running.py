@@ -77,7 +77,7 @@ def check(case: Case, root: Path) -> Outcome:
     allowed = {f"here/{case.written}"} if case.written and outcome.code == 0 else set()
     assert touched <= allowed, f"touches {touched}"
     assert _kinds() == devices, "replaces a device"
-    if touched and not case.written.endswith(".csv"):
+    if touched and not case.written.endswith((".csv", ".npz")):
         path = here / case.written
         READERS[json.loads(path.read_bytes())["format"]](path)
     return outcome

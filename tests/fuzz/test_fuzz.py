@@ -9,6 +9,7 @@ obey, and no file touched but the one that `-o` names, and that only on success.
 import os
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from fuzz.documents import (
     CHECKPOINT,
     GRAPH,
     KERNELS,
+    PROGRAM_DEVICES,
     TEXTS,
     TIMED,
     TOPOLOGY,
@@ -30,10 +32,10 @@ from fuzz.running import Case, check
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-TESTS = 9  # that share the cases
+TESTS = 10  # that share the cases
 CASES = int(os.environ.get("FUZZ_CASES", "0"))
 SETTINGS = settings(
-    max_examples=CASES // TESTS + 1 if CASES else 240,
+    max_examples=CASES // TESTS + 1 if CASES else 220,
     derandomize=not CASES,
     database=None,
     deadline=None,
@@ -215,6 +217,19 @@ def about_arrays(draw: st.DrawFn) -> Case:
 
 
 @st.composite
+def about_kernels(draw: st.DrawFn) -> Case:
+    """These run."""
+    pytest.importorskip("torch")
+    placed = dumped(UNNAMED | {"devices": PROGRAM_DEVICES, "order": None})
+    files = {"g.json": draw(documents.kernels), "a.json": placed}
+    verb = ["execute", "g.json", "a.json", "-t", "cpu2", "--repeat", "1", "--warm-up", "0"]
+    if draw(st.booleans()):
+        return draw(command(verb, files))
+    case = draw(command([*verb, "--outputs", "r.npz"], files, may_write=False))
+    return replace(case, written="r.npz")
+
+
+@st.composite
 def about_anything(draw: st.DrawFn) -> Case:
     """A file of one kind, whole or broken, where another is expected."""
     whole = st.sampled_from([GRAPH, TIMED, TOPOLOGY, ASSIGNMENT, TRACE]).map(dumped)
@@ -262,6 +277,7 @@ def about_words(draw: st.DrawFn) -> Case:
         about_checkpoints(),
         about_configs(),
         about_arrays(),
+        about_kernels(),
         about_anything(),
         about_words(),
     ],

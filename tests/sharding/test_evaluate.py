@@ -1,10 +1,12 @@
 """Every workload computes the same sharded as unsharded, whatever the cuts, and after a file."""
 
+import json
 from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
+from strategies import changed
 
 from doppler.errors import GraphError
 from doppler.graph import GraphBuilder, Kernel, build_graph, graph_from_json, graph_to_json
@@ -212,3 +214,51 @@ def test_an_input_that_does_not_fit_is_named(change: dict[str, Any], message: st
         evaluate_graph(
             shard(program, 4), {name: value for name, value in given.items() if value is not ...}
         )
+
+
+BLOCK = r"has the block .*, which does not fit its shape \(2, 4\)"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("block", ..., BLOCK),
+        ("block", None, BLOCK),
+        ("block", [[0, 2]], BLOCK),
+        ("block", [[0, 2], 3], BLOCK),
+        ("block", [[0, 2], [0, 1, 4]], BLOCK),
+        ("block", [[0, 2], [0.0, 4.0]], BLOCK),
+        ("block", [[0, 2], [0, 5]], BLOCK),
+        ("block", [[-2, 0], [0, 4]], BLOCK),
+        ("block", [[2**62, 2**62 + 2], [0, 4]], "result `add` of shape"),
+        ("result", ["add"], r"has the result \['add'\]"),
+    ],
+)
+def test_a_result_that_cannot_be_put_together(key: str, value: Any, message: str) -> None:
+    document = json.loads(graph_to_json(shard(chainmm(size=4), 2)))
+    document = changed(document, {f"vertices.kernel.20.attributes.{key}": value})
+    graph = graph_from_json(json.dumps(document))
+    with pytest.raises(GraphError, match=message):
+        evaluate_graph(graph, random_inputs(chainmm(size=4)))
+
+
+def test_blocks_of_one_result_are_alike() -> None:
+    document = json.loads(graph_to_json(shard(chainmm(size=4), 2)))
+    graph = graph_from_json(
+        json.dumps(changed(document, {"vertices.kernel.20.dtypes": ["float32"]}))
+    )
+    with pytest.raises(GraphError, match="blocks of several dtypes: float16, float32"):
+        evaluate_graph(graph, random_inputs(chainmm(size=4)))
+
+
+def test_an_input_with_two_outputs_is_refused() -> None:
+    document = json.loads(graph_to_json(shard(chainmm(size=4), 2)))
+    changes = {
+        "tensors.producer": [*document["tensors"]["producer"], 0],
+        "tensors.bytes": [*document["tensors"]["bytes"], 1],
+        "vertices.kernel.0.shapes": [[2, 4], [1]],
+        "vertices.kernel.0.dtypes": ["float16", "float16"],
+    }
+    graph = graph_from_json(json.dumps(changed(document, changes)))
+    with pytest.raises(GraphError, match=r"vertex `A\[0,0\]` has 2 outputs, must have one"):
+        evaluate_graph(graph, random_inputs(chainmm(size=4)))

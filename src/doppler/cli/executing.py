@@ -32,6 +32,7 @@ from doppler.cli.output import (
 from doppler.errors import ConfigError, DopplerError, FormatError
 
 ARRAYS = "npz"  # the kind of file that inputs and outputs are in
+MAX_NAME_BYTES = 65_000  # of an array in one
 
 if TYPE_CHECKING:
     from doppler.assignment import Assignment
@@ -205,7 +206,6 @@ def _print_summary(result: "Execution", predicted: float | None) -> None:
 def read_arrays(path: Path) -> dict[str, Any]:
     """The arrays in an .npz file, by name."""
     from io import BytesIO
-    from zipfile import BadZipFile
 
     import numpy as np
 
@@ -215,7 +215,9 @@ def read_arrays(path: Path) -> dict[str, Any]:
     try:
         arrays = np.load(data, allow_pickle=False)
         return dict(arrays.items())
-    except (AttributeError, BadZipFile, EOFError, OSError, SyntaxError, TypeError, ValueError):
+    except MemoryError:
+        raise
+    except Exception:  # numpy, zipfile and zlib raise almost anything for what is not theirs
         raise FormatError(
             f"{source_name(path)} is not an .npz file of arrays",
             hint="write one with numpy.savez, an array for each input",
@@ -234,6 +236,8 @@ def write_arrays(arrays: dict[str, Any], path: Path, *, force: bool = False) -> 
     data = BytesIO()
     with ZipFile(data, "w") as archive:
         for name, array in arrays.items():
+            if "\0" in name or len(name.encode()) > MAX_NAME_BYTES:
+                raise ConfigError(f"result `{name[:40]}` has a name that no .npz file can hold")
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 write_array(member, array, allow_pickle=False)
     write_bytes(path, data.getvalue(), kind=ARRAYS, force=force)

@@ -12,7 +12,13 @@ from doppler.errors import EngineError, GraphError
 from doppler.graph.graph import Graph
 from doppler.programs.numpy_ops import Array
 from doppler.scheduler.memory import count_uses
-from doppler.sharding.evaluate import input_blocks, join_results, kernel_of, result_names
+from doppler.sharding.evaluate import (
+    input_blocks,
+    join_results,
+    kernel_of,
+    output_of,
+    result_names,
+)
 from doppler.tasks import Tasks
 
 
@@ -145,7 +151,7 @@ def random_blocks(graph: Graph, seed: int = 0) -> dict[int, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     blocks = {}
     for v in np.flatnonzero(graph.is_input).tolist():
-        kernel = kernel_of(graph, v)
+        kernel, tensor = kernel_of(graph, v), output_of(graph, v)
         shape, dtype = kernel.shapes[0], torch_dtype(kernel.dtypes[0])
         try:
             x = torch.randn(shape, generator=generator) / max(shape, default=1) ** 0.5
@@ -154,5 +160,5 @@ def random_blocks(graph: Graph, seed: int = 0) -> dict[int, torch.Tensor]:
             raise EngineError(f"{where}: {str(error).splitlines()[0]}") from None
         if dtype.is_complex:
             x = torch.exp(1j * x)
-        blocks[int(graph.output_tensor[graph.output_ptr[v]])] = x.to(dtype)
+        blocks[tensor] = x.to(dtype)
     return blocks

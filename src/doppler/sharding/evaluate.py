@@ -27,7 +27,7 @@ def input_blocks(graph: Graph, inputs: Mapping[str, Array]) -> dict[int, Array]:
         raise GraphError(f"graph `{graph.name}` has no kernels to evaluate")
     whole = _whole_inputs(graph, inputs)
     return {
-        output_of(graph, v): whole[graph.meta_ops[v]][_slices(kernel_of(graph, v))]
+        output_of(graph, v): whole[graph.meta_ops[v]][_slices(graph, v)]
         for v in np.flatnonzero(graph.is_input).tolist()
     }
 
@@ -45,23 +45,31 @@ def result_names(graph: Graph) -> dict[int, str]:
     for tensor, v in enumerate(graph.tensor_producer.tolist()):
         unread = None if named or is_read[tensor] or graph.is_input[v] else graph.meta_ops[v]
         name = kernel_of(graph, v).attributes.get("result", unread)
-        if name is not None:
-            names[tensor] = name
+        if name is None:
+            continue
+        if not isinstance(name, str):
+            raise GraphError(f"the kernel of `{graph.vertex_names[v]}` has the result {name!r}")
+        names[tensor] = name
     return names
 
 
 def join_results(graph: Graph, values: Mapping[int, Array]) -> dict[str, Array]:
     """The results by name, put together from the tensors that hold blocks of them."""
-    blocks: dict[str, list[tuple[Kernel, Array]]] = {}
+    blocks: dict[str, dict[int, Array]] = {}
     for tensor, name in result_names(graph).items():
-        kernel = kernel_of(graph, int(graph.tensor_producer[tensor]))
-        blocks.setdefault(name, []).append((kernel, values[tensor]))
+        blocks.setdefault(name, {})[int(graph.tensor_producer[tensor])] = values[tensor]
     results = {}
     for name, parts in blocks.items():
-        result = np.zeros(_whole_shape([kernel for kernel, _ in parts]), parts[0][1].dtype)
-        for kernel, value in parts:
-            result[_slices(kernel)] = value
-        results[name] = result
+        shape, dtypes = _whole_shape(graph, list(parts)), {part.dtype for part in parts.values()}
+        if len(dtypes) > 1:
+            found = ", ".join(sorted(map(str, dtypes)))
+            raise GraphError(f"result `{name}` has blocks of several dtypes: {found}")
+        try:
+            results[name] = np.zeros(shape, dtypes.pop())
+        except (MemoryError, ValueError) as error:  # larger than memory, or than any array
+            raise GraphError(f"result `{name}` of shape {shape}: {error}") from None
+        for v, part in parts.items():
+            results[name][_slices(graph, v)] = part
     return results
 
 
@@ -75,8 +83,35 @@ def kernel_of(graph: Graph, v: int) -> Kernel:
 
 def output_of(graph: Graph, v: int) -> int:
     """The one tensor that a vertex produces."""
-    (tensor,) = graph.output_tensor[graph.output_ptr[v] : graph.output_ptr[v + 1]].tolist()
-    return int(tensor)
+    tensors = graph.output_tensor[graph.output_ptr[v] : graph.output_ptr[v + 1]].tolist()
+    if len(tensors) != 1:
+        raise GraphError(
+            f"vertex `{graph.vertex_names[v]}` has {len(tensors)} outputs, must have one"
+        )
+    return int(tensors[0])
+
+
+def block_of(graph: Graph, v: int) -> list[tuple[int, int]]:
+    """The part of a whole tensor that a vertex holds: where it begins and ends on each axis."""
+    kernel = kernel_of(graph, v)
+    block, shape = kernel.attributes.get("block"), kernel.shapes[0]
+    if not isinstance(block, (list, tuple)) or len(block) != len(shape):
+        raise _no_block(graph, v)
+    for ends, size in zip(block, shape, strict=True):
+        if not (isinstance(ends, (list, tuple)) and len(ends) == 2):
+            raise _no_block(graph, v)
+        if not all(type(end) is int for end in ends) or not 0 <= ends[0] == ends[1] - size:
+            raise _no_block(graph, v)
+    return [(low, high) for low, high in block]
+
+
+def _no_block(graph: Graph, v: int) -> GraphError:
+    kernel = kernel_of(graph, v)
+    return GraphError(
+        f"the kernel of `{graph.vertex_names[v]}` has the block "
+        f"{kernel.attributes.get('block')!r}, which does not fit its shape {kernel.shapes[0]}",
+        hint="a beginning and an end for each axis, such as [[0, 2], [4, 8]]",
+    )
 
 
 def run_kernel(kernel: Kernel, inputs: list[Array]) -> Array:
@@ -108,16 +143,17 @@ def assemble(operand: Any, inputs: list[Array]) -> Array:
 
 def _whole_inputs(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:
     """The inputs that the graph reads blocks of, each of the shape that its blocks make up."""
-    blocks: dict[str, list[Kernel]] = {}
+    blocks: dict[str, list[int]] = {}
     for v in np.flatnonzero(graph.is_input).tolist():
-        blocks.setdefault(graph.meta_ops[v], []).append(kernel_of(graph, v))
+        output_of(graph, v)
+        blocks.setdefault(graph.meta_ops[v], []).append(v)
     result = {}
-    for name, kernels in blocks.items():
+    for name, vertices in blocks.items():
         if name not in inputs:
             given = ", ".join(inputs) or "none"
             raise GraphError(f"input `{name}` is missing", hint=f"given: {given}")
         value = np.asarray(inputs[name])
-        shape, dtype = _whole_shape(kernels), kernels[0].dtypes[0]
+        shape, dtype = _whole_shape(graph, vertices), kernel_of(graph, vertices[0]).dtypes[0]
         if value.shape != shape or value.dtype != dtype:
             raise GraphError(
                 f"input `{name}` is {value.dtype} {value.shape}, expected {dtype} {shape}"
@@ -126,11 +162,14 @@ def _whole_inputs(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]
     return result
 
 
-def _whole_shape(kernels: list[Kernel]) -> tuple[int, ...]:
-    """The shape of a tensor from the blocks that kernels hold."""
-    ends = [[high for _, high in kernel.attributes["block"]] for kernel in kernels]
+def _whole_shape(graph: Graph, vertices: list[int]) -> tuple[int, ...]:
+    """The shape of a tensor from the blocks that vertices hold."""
+    ends = [[high for _, high in block_of(graph, v)] for v in vertices]
+    if len(set(map(len, ends))) > 1:
+        names = " and ".join(f"`{graph.vertex_names[v]}`" for v in vertices[:2])
+        raise GraphError(f"{names} hold blocks with different numbers of axes of one tensor")
     return tuple(max(along) for along in zip(*ends, strict=True))
 
 
-def _slices(kernel: Kernel) -> tuple[slice, ...]:
-    return tuple(slice(low, high) for low, high in kernel.attributes["block"])
+def _slices(graph: Graph, v: int) -> tuple[slice, ...]:
+    return tuple(slice(low, high) for low, high in block_of(graph, v))
