@@ -74,7 +74,7 @@ def _compare(
     from doppler.base.compiling import clock
     from doppler.base.progress import track
     from doppler.placers import gap, lower_bounds, make_placer
-    from doppler.placers.learned.doppler import warm_up
+    from doppler.placers.warm_up import warm_up
     from doppler.sim import Simulator
 
     simulator = Simulator(topology)

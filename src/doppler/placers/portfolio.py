@@ -17,11 +17,11 @@ from doppler.graph.graph import Graph
 from doppler.placers.base import Placer, Shown, assign
 from doppler.placers.bounds.lower import ROUNDING, is_optimal, lower_bounds
 from doppler.placers.learned.doppler import DopplerPlacer
-from doppler.placers.learned.doppler import warm_up as warm_up_policy
 from doppler.placers.own import describe
 from doppler.placers.registry import make_placer
-from doppler.placers.search.annealing import INSTANT, SearchConfig, search, warm_up
+from doppler.placers.search.annealing import INSTANT, SearchConfig, search
 from doppler.placers.solution import Answer, Member
+from doppler.placers.warm_up import warm_up, warm_up_search
 from doppler.policies.arrays.checkpoint import has_shipped_policy
 from doppler.sim.simulator import Simulator
 from doppler.topology.topology import Topology
@@ -86,9 +86,10 @@ class AutoPlacer(Shown):
 
     def answer(self, graph: Graph, topology: Topology, *, seed: int = 0) -> Answer:
         """The best assignment, who found it, and the best lower bound."""
-        warm_up()
-        if self.learned is not None:
-            warm_up_policy()
+        if self.learned is None:
+            warm_up_search()
+        else:
+            warm_up()
         end = monotonic() + self.seconds
         portfolio = _Portfolio(graph, topology, seed)
         try:

@@ -16,7 +16,7 @@ from doppler.engine.engine import Execution
 from doppler.errors import DopplerError
 from doppler.graph.graph import Graph
 from doppler.placers.learned.doppler import DopplerPlacer
-from doppler.placers.search.annealing import warm_up
+from doppler.placers.warm_up import warm_up_search
 from doppler.policies.checkpoint import load_policy, save_policy
 from doppler.policies.dual import DualPolicy
 from doppler.serving.prediction import Predictor
@@ -91,7 +91,7 @@ class OnlinePlacer:
         self._next_thought = self.config.warm_up  # by requests
         self._pause = self.config.pause
         self._load(policy)
-        warm_up()  # so that no request waits for a compiler
+        warm_up_search()  # so that no request waits for a compiler
         if self._student is not None:
             self._student.propose(1, seed=0)
 

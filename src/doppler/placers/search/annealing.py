@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cache
 from math import inf
 from operator import index
 from time import monotonic
@@ -16,9 +15,10 @@ from doppler.base.arrays import IntArray, unbox_fields
 from doppler.base.progress import report
 from doppler.errors import ConfigError, Interrupted, MissingExtraError
 from doppler.graph.graph import Graph
-from doppler.placers.base import Shown, assign, cores, pair
+from doppler.placers.base import Shown, assign, cores
 from doppler.placers.registry import make_placer
 from doppler.placers.search.improver import make_chain, make_neighbourhood
+from doppler.placers.warm_up import warm_up_search
 from doppler.sim.config import SimConfig
 from doppler.sim.simulator import Simulator
 from doppler.topology.topology import Topology
@@ -103,7 +103,7 @@ class AnnealingPlacer(Shown):
 
     def place(self, graph: Graph, topology: Topology, *, seed: int = 0) -> Assignment:
         """The best assignment found within the budget."""
-        warm_up()
+        warm_up_search()
         starts = starting_points(graph, topology, seed)
         result = search(graph, topology, starts, self.config, seed=seed)
         return assign(self, graph, topology, result.devices)
@@ -141,14 +141,6 @@ def search(
         cost = float(Simulator(topology, config.sim).makespans(graph, devices[None])[0])
         return SearchResult(devices, cost, 1, [])
     return _Search(graph, topology, starts, config, seed).run()
-
-
-@cache
-def warm_up() -> None:
-    """Compile heuristics and search, or load them from the cache, so that no budget pays for it."""
-    graph, topology = pair()
-    starts = starting_points(graph, topology, 0)
-    search(graph, topology, starts, SearchConfig(evaluations=len(starts) + 2, chains=1))
 
 
 class _Search:
