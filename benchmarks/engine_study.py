@@ -39,7 +39,8 @@ from doppler.machine.validation import (
     validate,
 )
 from doppler.placers import lower_bounds, make_placer
-from doppler.placers.search.annealing import AnnealingPlacer, warm_up
+from doppler.placers.search.annealing import AnnealingPlacer
+from doppler.placers.warm_up import warm_up_search
 from doppler.problem import Problem
 from doppler.programs.registry import workload
 from doppler.sim import SimConfig, simulate
@@ -324,7 +325,7 @@ def main() -> None:
     if args.verb == "show":
         show(args.results)
         return
-    warm_up()
+    warm_up_search()
     for name in args.workloads:
         result = study(name, args)
         with args.results.open("a") as file:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from doppler.placers.search.annealing import warm_up
+from doppler.placers.warm_up import warm_up_search
 
 Result = dict[str, Any]
 
@@ -44,7 +44,7 @@ def run_jobs(
     Each result becomes a line of the file at once.
     """
     torch.set_num_threads(1)
-    warm_up()
+    warm_up_search()
     done = read([results]) if results.exists() else {}
     wanted = [job for job in jobs if any(fnmatch(job.name, pattern) for pattern in patterns)]
     for job in wanted[part[0] :: part[1]]:

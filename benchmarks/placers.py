@@ -28,7 +28,8 @@ from doppler.errors import DopplerError
 from doppler.graph import Graph, build_graph
 from doppler.placers import gap, lower_bounds, make_placer, placer_names
 from doppler.placers.exact.placer import ExactResult, solve_exactly
-from doppler.placers.search.annealing import SearchConfig, search, starting_points, warm_up
+from doppler.placers.search.annealing import SearchConfig, search, starting_points
+from doppler.placers.warm_up import warm_up_search
 from doppler.problem import Problem
 from doppler.programs import random_dag
 from doppler.sim import Simulator
@@ -227,7 +228,7 @@ def main() -> None:
     known = few if options.long or options.moves or options.exact else PROBLEMS + SCALING
     if not wanted(known):
         parser.error(f"--only {options.only}: none of {', '.join(known)}")
-    warm_up()
+    warm_up_search()
     if options.long:
         show_convergence(wanted(LONG), options.seconds or 300.0)
     elif options.moves:

@@ -1,12 +1,13 @@
 """What compilation takes: seconds that no placer should be charged with, and who is told of it.
 
-`_jit` reports to this module, which is light: reading it does not import a compiler.
+`jit` reports to this module, which is light: reading it does not import a compiler.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Lock
 from time import perf_counter
+from typing import Any
 
 Listener = Callable[[bool], None]  # True when a compilation begins, False when it ends
 
@@ -51,6 +52,12 @@ def clock() -> float:
     """`time.perf_counter` without `seconds_spent`: it stands still while kernels are prepared."""
     now_s = perf_counter()
     return now_s - _meter.seconds(now_s)
+
+
+def is_cached(kernel: Any) -> bool:
+    """Whether a kernel was compiled before, or cannot be kept."""
+    has_files = getattr(getattr(kernel, "_cache", None), "has_files", None)
+    return has_files is None or has_files()
 
 
 @contextmanager

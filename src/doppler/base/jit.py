@@ -9,7 +9,7 @@ import logging
 import pickle
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache, wraps
 from hashlib import sha256
 from pathlib import Path
@@ -24,11 +24,28 @@ with compiling.preparing():
     from numba import uint64
     from numba.core import event
     from numba.core.caching import FunctionCache
+    from numba.core.codegen import JITCodeLibrary
+    from numba.core.compiler import Compiler
     from numba.core.serialize import dumps
     from numba.extending import register_jitable
 
-__all__ = ["njit", "register_jitable", "uint64"]
+    from doppler.base import references
+    from doppler.base.references import by_reference
 
+__all__ = ["by_reference", "njit", "part", "uint64"]
+
+UNUSED = {  # passes of numba's compiler that change nothing in a kernel
+    "annotate_types",
+    "dead_branch_prune",
+    "find_literally",
+    "inline_closure_likes",
+    "inline_inlinables",
+    "inline_overloads",
+    "literal_unroll",
+    "nopython_rewrites",
+    "rewrite_semantic_constants",
+    "with_lifting",
+}
 DIGEST_BYTES = 32  # of SHA-256
 DAMAGED = "the cache of compiled kernels was damaged; compiling again"
 NOT_CACHED = (
@@ -48,7 +65,7 @@ def njit(*, cache: bool = False, **options: Any) -> Callable[[Callable[..., Any]
 
     @_metered
     def decorate(function: Callable[..., Any]) -> Any:
-        dispatcher: Any = numba.njit(**options)(function)
+        dispatcher: Any = numba.njit(pipeline_class=_KernelCompiler, **options)(function)
         if dispatcher is function:  # NUMBA_DISABLE_JIT is set
             return dispatcher
         dispatcher._compile_for_args = _metered(dispatcher._compile_for_args)
@@ -74,6 +91,76 @@ def _metered(function: Callable[..., Any]) -> Callable[..., Any]:
     return metered
 
 
+def part(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """The decorator of a helper that becomes part of the kernels that call it.
+
+    It is optimised and turned into machine code with them only: on its own, and again in each of
+    its callers, would take twice the time. Python sees the plain function.
+    """
+    return register_jitable(
+        pipeline_class=_PartCompiler,
+        forceinline=True,
+        no_cpython_wrapper=True,
+        no_cfunc_wrapper=True,
+        **options,
+    )
+
+
+class _KernelCompiler(Compiler):
+    """Numba's compiler without the passes that no kernel has a use for, which take time."""
+
+    def define_pipelines(self) -> Any:
+        pipelines = super().define_pipelines()
+        for pipeline in pipelines:
+            pipeline.passes = [each for each in pipeline.passes if each[0]._name not in UNUSED]
+        self.state.library = self._library()
+        return pipelines
+
+    def _library(self) -> Any:
+        library = _Library(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
+        library.enable_object_caching()
+        return library
+
+
+class _PartCompiler(_KernelCompiler):
+    """The same, up to code that is not optimised."""
+
+    def _library(self) -> Any:
+        return _PartLibrary(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
+
+
+class _Library(JITCodeLibrary):
+    """Code whose optimiser knows that nothing changes the fields of a NamedTuple."""
+
+    def add_ir_module(self, module: Any) -> None:
+        for function in module.functions:
+            for argument in function.args:
+                if isinstance(getattr(argument.type, "pointee", None), references.Fields):
+                    argument.add_attribute("noalias")
+        super().add_ir_module(module)
+
+
+class _PartLibrary(_Library):
+    """Code that is only linked into other libraries."""
+
+    def finalize(self) -> None:
+        for library in dict.fromkeys(self._linking_libraries):
+            self._reload_init.update(library._reload_init)
+            self._final_module.link_in(library._get_module_for_linking(), preserve=True)
+        self._finalized = True
+
+    def get_pointer_to_function(self, name: str) -> int:
+        self._ensure_finalized()
+        return 0  # there is none
+
+    @property
+    def codegen(self) -> Any:
+        return self
+
+    def set_env(self, name: str, environment: Any) -> None:
+        """There is no machine code whose environment could be set; no kernel reads it."""
+
+
 class _Cache(FunctionCache):
     """Numba's cache of one function, of which a failure costs time and nothing else."""
 
@@ -82,6 +169,11 @@ class _Cache(FunctionCache):
         folder, name = self._impl.locator.get_cache_path(), self._impl.filename_base
         files: Any = _Files(Path(folder), name, function.__module__)
         self._cache_file = files
+
+    def has_files(self) -> bool:
+        """Whether there is a file for some signature."""
+        files: Any = self._cache_file
+        return any(files.paths())
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """The compiled function, or None: there is none, it is out of date, or it is damaged."""
@@ -136,9 +228,13 @@ class _Files:
                 unfinished.unlink()
             raise
 
+    def paths(self) -> Iterator[Path]:
+        """The files there are."""
+        return self.folder.glob(f"{self.name}.*.nbc")
+
     def flush(self) -> None:
         """Remove everything that is saved."""
-        for path in self.folder.glob(f"{self.name}.*.nbc"):
+        for path in self.paths():
             path.unlink(missing_ok=True)
 
     def _path(self, key: Any) -> Path:
@@ -148,7 +244,8 @@ class _Files:
 
     def _tag(self, key: Any) -> bytes:
         """A digest of all that compiled code depends on."""
-        parts = (numba.__version__, key, _source(__name__), _stamp(self.module))
+        compilers = _source(__name__), _source(references.__name__)
+        parts = (numba.__version__, key, *compilers, _stamp(self.module))
         return sha256(repr(parts).encode()).digest()
 
 

@@ -74,7 +74,7 @@ def _compare(
     from doppler.base.compiling import clock
     from doppler.base.progress import track
     from doppler.placers import bounds_of, gap, make_placer
-    from doppler.placers.learned.doppler import warm_up
+    from doppler.placers.warm_up import warm_up
     from doppler.problem import Problem
     from doppler.sim import Simulator
 

@@ -19,7 +19,8 @@ from doppler.errors import ConfigError, EngineError, MissingExtraError, OutOfMem
 from doppler.executor import Executor
 from doppler.graph.graph import Graph
 from doppler.placers.registry import make_placer
-from doppler.placers.search.annealing import INSTANT, SearchConfig, search, warm_up
+from doppler.placers.search.annealing import INSTANT, SearchConfig, search
+from doppler.placers.warm_up import warm_up_search
 from doppler.problem import Problem
 from doppler.resolve import as_assignment, as_graph, as_topology
 from doppler.sim.config import SimConfig
@@ -253,7 +254,7 @@ def diverse_assignments(
     these the share of each of the `qualities`: within so many times the best predicted makespan.
     All fit into memory. Fewer than `count` where there are not as many.
     """
-    warm_up()
+    warm_up_search()
     seed = index(seed)
     problem, rng = Problem(graph, topology), np.random.default_rng(seed)
     simulator = Simulator(problem)

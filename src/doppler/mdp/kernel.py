@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from doppler.base.arrays import FloatArray, IntArray
-from doppler.base.jit import njit, uint64
+from doppler.base.jit import by_reference, njit, part, uint64
 from doppler.mdp.features import (
     EXTRA_START,
     MEMORY_SHARE,
@@ -28,11 +28,17 @@ from doppler.mdp.rollout import FREE
 Floats = npt.NDArray[np.float32]
 
 # As in `doppler.sim.kernel`: nothing here allocates, so there are no references to count.
-_OPTIONS: Any = {"nogil": True, "no_cfunc_wrapper": True, "_nrt": False}
-_INLINED: Any = {"forceinline": True, "no_cpython_wrapper": True, **_OPTIONS}
-compiled: Any = njit(cache=True, **_OPTIONS)
-inlined: Any = njit(**_INLINED)
-summing: Any = njit(fastmath={"reassoc", "contract"}, **_INLINED)
+_OPTIONS: Any = {"nogil": True, "_nrt": False}
+compiled: Any = njit(cache=True, no_cfunc_wrapper=True, **_OPTIONS)
+inlined: Any = part(**_OPTIONS)
+# Optimised on its own, so that the order of its sums is the same whoever calls it.
+summing: Any = njit(
+    fastmath={"reassoc", "contract"},
+    forceinline=True,
+    no_cpython_wrapper=True,
+    no_cfunc_wrapper=True,
+    **_OPTIONS,
+)
 LEAK = np.float32(0.01)  # slope of LeakyReLU below zero
 LEAST_WEIGHT = 1e-280  # of all candidates together; below, rounding shows
 MOST = 600.0  # logarithm of the largest weight of a candidate
@@ -103,6 +109,9 @@ class Record(NamedTuple):
     devices: IntArray  # (B, n) of each vertex
     features: Floats  # (B, n, D, 15) seen at each step
     since: IntArray  # (B, n) from when on the vertex selected at each step was a candidate
+
+
+by_reference(Tables, Weights, Choice, State, Record)
 
 
 def make_state(t: Tables, w: Weights) -> State:

@@ -21,8 +21,8 @@ from doppler.placers.base import Placer, checked_budget, cores, searches
 from doppler.placers.bounds.lower import bounds_of, gap
 from doppler.placers.own import check_placer
 from doppler.placers.registry import make_placer, placer_names
-from doppler.placers.search.annealing import warm_up
 from doppler.placers.solution import ask
+from doppler.placers.warm_up import warm_up_search
 from doppler.problem import Problem
 from doppler.resolve import as_problem
 from doppler.sim.config import SimConfig
@@ -118,7 +118,7 @@ def compare_in_processes(
     that search on all cores they may use do not get in each other's way. A placer that fails has
     its error in its row.
     """
-    warm_up()  # so that the processes find everything compiled
+    warm_up_search()  # so that the processes find everything compiled
     bound = bounds_of(problem).best_s
     context = multiprocessing.get_context("spawn")
     workers = max(1, min(len(placers), len(cores()) or os.cpu_count() or 1))
@@ -163,7 +163,7 @@ def _take_cores(started: Any, workers: int) -> None:
 def _row(
     problem: Problem, placer: str | Placer, config: CompareConfig, bound: float
 ) -> ComparisonRow:
-    warm_up()
+    warm_up_search()
     name = placer if isinstance(placer, str) else placer.name
     began = clock()
     try:

@@ -16,11 +16,11 @@ from doppler.errors import ConfigError, DopplerError, Interrupted
 from doppler.placers.base import Placer, Shown, assign
 from doppler.placers.bounds.lower import ROUNDING, bounds_of, is_optimal
 from doppler.placers.learned.doppler import DopplerPlacer
-from doppler.placers.learned.doppler import warm_up as warm_up_policy
 from doppler.placers.own import describe
 from doppler.placers.registry import make_placer
-from doppler.placers.search.annealing import INSTANT, SearchConfig, search, warm_up
+from doppler.placers.search.annealing import INSTANT, SearchConfig, search
 from doppler.placers.solution import Answer, Member
+from doppler.placers.warm_up import warm_up, warm_up_search
 from doppler.policies.arrays.checkpoint import has_shipped_policy
 from doppler.problem import Problem
 from doppler.sim.simulator import Simulator
@@ -84,9 +84,10 @@ class AutoPlacer(Shown):
 
     def answer(self, problem: Problem, *, seed: int = 0, budget_s: float | None = None) -> Answer:
         """The best assignment, who found it, and the best lower bound."""
-        warm_up()
-        if self.learned is not None:
-            warm_up_policy()
+        if self.learned is None:
+            warm_up_search()
+        else:
+            warm_up()
         portfolio = _Portfolio(problem, seed)
         try:
             if budget_s is None:

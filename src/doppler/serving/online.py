@@ -15,7 +15,7 @@ from doppler.base.arrays import IntArray
 from doppler.engine.engine import Execution
 from doppler.errors import DopplerError
 from doppler.graph.graph import Graph
-from doppler.placers.search.annealing import warm_up
+from doppler.placers.warm_up import warm_up_search
 from doppler.policies.checkpoint import load_any, save_policy
 from doppler.policies.trainable import TrainablePolicy
 from doppler.problem import Problem
@@ -94,7 +94,7 @@ class OnlinePlacer:
         self._next_search = self.config.warm_up  # by requests
         self._pause = self.config.pause
         self._load(policy)
-        warm_up()  # so that no request waits for a compiler
+        warm_up_search()  # so that no request waits for a compiler
         if self._proposer is not None:
             self._proposer.propose(1, seed=0)
 

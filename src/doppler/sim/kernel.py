@@ -12,17 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from doppler.base.arrays import BoolArray, FloatArray, IntArray
-from doppler.base.jit import njit, register_jitable
+from doppler.base.jit import by_reference, njit, part
 
 # Without `_nrt=False` every read of an array in a tuple counts references: 20 times slower.
 # Nothing here allocates, so there is nothing to count.
 _OPTIONS: Any = {"nogil": True, "_nrt": False}
-compiled: Any = njit(cache=True, **_OPTIONS)
-# Helpers become part of their callers. To make each one callable from Python as well, which means
-# to unpack 54 fields, would take half of the time to compile. Python sees the plain functions.
-inlined: Any = register_jitable(
-    forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True, **_OPTIONS
-)
+compiled: Any = njit(cache=True, no_cfunc_wrapper=True, **_OPTIONS)
+inlined: Any = part(**_OPTIONS)
 BELOW = 1 - 1e-12  # bounds are rounded in another order than what they bound: stay below
 UNLIMITED = 1 << 60  # lanes of a link without a limit
 
@@ -95,6 +91,7 @@ class Scratch(NamedTuple):
     counters: IntArray  # (5,) ends in the heap, active resources, unfinished tasks, phase, draw
 
 
+by_reference(Arrays, Scratch)
 EVENTS, ACTIVE, UNFINISHED, PHASE, DRAW = 0, 1, 2, 3, 4
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
 from time import monotonic
@@ -19,6 +19,7 @@ from doppler.mdp.parts import islands, nested_parts, on_part
 from doppler.mdp.rollout import GREEDY, Roller, Sampling
 from doppler.placers.base import Shown, cores, pair
 from doppler.placers.learned.neighbourhoods import NOTHING, Rethinking, Told
+from doppler.placers.warm_up import warm_up_policy
 from doppler.policies.arrays.acting import play
 from doppler.policies.arrays.checkpoint import read_policy, shipped_policy
 from doppler.policies.arrays.config import PolicyConfig
@@ -133,7 +134,7 @@ class DopplerPlacer(Shown):
         lineage may have any makespan between those and their own. Ctrl-C ends it after those that
         were made.
         """
-        warm_up()
+        warm_up_policy()
         began, limit_s = monotonic(), self.seconds if budget_s is None else budget_s
         threads = len(cores()) or 1
         parts = [_Part(self.arrays, instance, kept, threads) for kept in _parts(instance)]
@@ -218,12 +219,8 @@ def _at(turn: int) -> Sampling:
     return Sampling(select_temperature=t, place_temperature=t)
 
 
-@cache
-def warm_up() -> None:
-    """Compile what a policy places with, or load it from the cache, so that no budget pays for it.
-
-    What is compiled serves policies of every shape.
-    """
+def place_pair() -> None:
+    """Place two vertices by a small policy, which takes the kernels that any policy takes."""
     config = PolicyConfig(width=2, rounds=1)
     zeros = {name: np.zeros(shape, np.float32) for name, shape in shapes_of(config).items()}
     instance = make_instance(pair())

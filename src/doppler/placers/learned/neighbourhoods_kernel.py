@@ -5,11 +5,13 @@ from typing import Any
 import numpy as np
 
 from doppler.base.arrays import BoolArray, FloatArray, IntArray
-from doppler.base.jit import njit
+from doppler.base.jit import by_reference, njit, part
 from doppler.mdp.instance import Tables
 from doppler.mdp.rollout import FREE
 
-compiled: Any = njit(cache=True, nogil=True)
+by_reference(Tables)
+compiled: Any = njit(cache=True, nogil=True, no_cfunc_wrapper=True)
+inlined: Any = part(nogil=True)
 AHEAD = 4  # of the vertices that wait, any of the first so many is next
 NEAR = 0.75  # probability that what goes somewhere by lot goes to a neighbour's device
 TRIES = 8  # until something changes
@@ -37,7 +39,7 @@ def think_again(
     forced, order = np.empty((len(shares), n), np.int64), np.empty((len(shares), n), np.int64)
     for b in range(len(shares)):
         of = np.random.randint(len(devices))
-        order[b] = orders[of]
+        copy(orders[of], order[b])
         for _ in range(TRIES):
             if len(groups):
                 chosen = some(groups, shares[b])
@@ -45,13 +47,20 @@ def think_again(
                 chosen = ball(t, np.random.randint(n), int(shares[b] * n) + 1)
             else:
                 chosen = stretch(orders[of], shares[b])
-            forced[b] = devices[of]
+            copy(devices[of], forced[b])
             if scatter(t, forced[b], orders[of], chosen, groups, by_lot):
                 break
     return forced, order
 
 
-@compiled
+@inlined
+def copy(source: IntArray, target: IntArray) -> None:
+    """Copy (n,) numbers."""
+    for v in range(len(source)):
+        target[v] = source[v]
+
+
+@inlined
 def scatter(
     t: Tables,
     row: IntArray,
@@ -62,7 +71,9 @@ def scatter(
 ) -> bool:
     """Let the chosen go, each by lot or to be placed; whether any may now be elsewhere."""
     n, num_devices = t.exec_s.shape
-    code, changed = np.full(n, UNDECIDED, np.int64), False
+    code, changed = np.empty(n, np.int64), False
+    for v in range(n):
+        code[v] = UNDECIDED
     for v in order:
         if chosen[v]:
             group = groups[v] if len(groups) else v
@@ -75,7 +86,7 @@ def scatter(
     return changed
 
 
-@compiled
+@inlined
 def likely_device(t: Tables, row: IntArray, v: int, num_devices: int) -> int:
     """Mostly the device of a vertex that v reads or is read by, where it has one."""
     reads = t.read_ptr[v + 1] - t.read_ptr[v]
@@ -89,23 +100,28 @@ def likely_device(t: Tables, row: IntArray, v: int, num_devices: int) -> int:
     return np.random.randint(num_devices)
 
 
-@compiled
+@inlined
 def some(groups: IntArray, share: float) -> BoolArray:
     """Those of some groups, each by lot, one at least."""
     n = len(groups)
-    lots = np.random.random(n) < share
+    lots, chosen = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
+    for v in range(n):
+        lots[v] = np.random.random() < share
     lots[groups[np.random.randint(n)]] = True
-    return lots[groups]
+    for v in range(n):
+        chosen[v] = lots[groups[v]]
+    return chosen
 
 
-@compiled
+@inlined
 def stretch(order: IntArray, share: float) -> BoolArray:
     """Those that follow one another in an order."""
     n = len(order)
     length = min(int(share * n) + 1, n)
     first = np.random.randint(n - length + 1)
     chosen = np.zeros(n, np.bool_)
-    chosen[order[first : first + length]] = True
+    for i in range(first, first + length):
+        chosen[order[i]] = True
     return chosen
 
 
@@ -127,7 +143,7 @@ def join(t: Tables, order: IntArray, work: FloatArray, most: float) -> IntArray:
     return parent
 
 
-@compiled
+@inlined
 def root(parent: IntArray, v: int) -> int:
     """The vertex that v's group has its number from; the way there gets shorter."""
     while parent[v] != v:
@@ -157,7 +173,7 @@ def ball(t: Tables, first: int, size: int) -> BoolArray:
     return inside
 
 
-@compiled
+@inlined
 def include(v: int, inside: BoolArray, queue: IntArray, end: int) -> int:
     """Let a vertex wait if it is new; the end of the queue."""
     if inside[v]:

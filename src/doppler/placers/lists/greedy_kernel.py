@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from doppler.base.arrays import BoolArray, FloatArray, IntArray
+from doppler.base.jit import by_reference
 from doppler.placers.lists.kernel import State, compiled, inlined, put
 from doppler.placers.lists.rules import PlanArrays
 
@@ -34,6 +35,9 @@ class Heaps(NamedTuple):
     used_bytes: FloatArray  # (D,)
     holds: BoolArray  # (T, D) whether a tensor, or a copy of it, is on a device
     last: IntArray  # (S,) vertex placed last, or -1
+
+
+by_reference(Choice, Heaps)
 
 
 def make_heaps(p: PlanArrays) -> Heaps:

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from doppler.base.arrays import FloatArray, IntArray
-from doppler.base.jit import njit
+from doppler.base.jit import by_reference, njit, part
 from doppler.placers.lists.rules import PlanArrays
 
 # As in `doppler.sim.kernel`: nothing here allocates, so there are no references to count.
 _OPTIONS: Any = {"nogil": True, "_nrt": False}
-compiled: Any = njit(cache=True, **_OPTIONS)
-inlined: Any = njit(forceinline=True, **_OPTIONS)
+compiled: Any = njit(cache=True, no_cfunc_wrapper=True, **_OPTIONS)
+inlined: Any = part(**_OPTIONS)
 
 
 class State(NamedTuple):
@@ -38,6 +38,9 @@ class Queue(NamedTuple):
     heap: IntArray  # (V,) the other places that are ready
     gap: FloatArray  # (S, G, 2) begin and end, in order of time
     num_gaps: IntArray  # (S,)
+
+
+by_reference(PlanArrays, State, Queue)
 
 
 def make_state(p: PlanArrays) -> State:

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import cache
 from math import inf
 from operator import index
 from time import monotonic
@@ -15,9 +14,10 @@ from doppler.assignment import Assignment
 from doppler.base.arrays import IntArray, unbox_fields
 from doppler.base.progress import report
 from doppler.errors import ConfigError, Interrupted, MissingExtraError
-from doppler.placers.base import Shown, assign, cores, pair
+from doppler.placers.base import Shown, assign, cores
 from doppler.placers.registry import make_placer
 from doppler.placers.search.improver import make_chain, make_neighbourhood
+from doppler.placers.warm_up import warm_up_search
 from doppler.problem import Problem
 from doppler.sim.config import SimConfig
 from doppler.sim.simulator import Simulator
@@ -100,7 +100,7 @@ class AnnealingPlacer(Shown):
         self, problem: Problem, *, seed: int = 0, budget_s: float | None = None
     ) -> Assignment:
         """The best assignment found within the budget."""
-        warm_up()
+        warm_up_search()
         config = self.config
         if budget_s is not None:
             config = replace(config, seconds=budget_s, evaluations=None)
@@ -136,14 +136,6 @@ def search(
         cost = float(Simulator(problem, config.sim).makespans(graph, devices[None])[0])
         return SearchResult(devices, cost, 1, [])
     return _Search(problem, starts, config, seed).run()
-
-
-@cache
-def warm_up() -> None:
-    """Compile heuristics and search, or load them from the cache, so that no budget pays for it."""
-    problem = pair()
-    starts = starting_points(problem, 0)
-    search(problem, starts, SearchConfig(evaluations=len(starts) + 2, chains=1))
 
 
 class _Search:

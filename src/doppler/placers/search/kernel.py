@@ -5,10 +5,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from doppler.base.arrays import FloatArray, IntArray
-from doppler.base.jit import njit
+from doppler.base.jit import by_reference, njit, part
 from doppler.sim.kernel import UNFINISHED, Arrays, Scratch, run_batch
 
-compiled: Any = njit(cache=True, nogil=True)
+_OPTIONS: Any = {"nogil": True, "_nrt": False}
+compiled: Any = njit(cache=True, no_cfunc_wrapper=True, **_OPTIONS)
+inlined: Any = part(**_OPTIONS)
 NEAR = 0.75  # probability that the device to move to is that of a vertex nearby
 WALK = 8  # vertices that are moved along the dataflow at once, at most
 INFEASIBLE = 1e290  # for each task that never starts for lack of memory: any other cost is less
@@ -35,6 +37,9 @@ class Chain(NamedTuple):
     log_device: IntArray  # (V,) where they were
     makespan: FloatArray  # (1,)
     costs: FloatArray  # (S,) makespans under each draw of the noise
+
+
+by_reference(Neighbourhood, Chain)
 
 
 @compiled
@@ -67,7 +72,7 @@ def improve(
             c.cost[0] = cost
             if cost < c.cost[1]:
                 c.cost[1] = cost
-                c.best[:] = c.devices
+                copy(c.devices, c.best)
         else:
             for i in range(count - 1, -1, -1):
                 c.devices[0, c.log_vertex[i]] = c.log_device[i]
@@ -78,7 +83,7 @@ def undo(
     p: Arrays, n: Neighbourhood, c: Chain, priority: FloatArray, s: Scratch, home: IntArray
 ) -> None:
     """Go to the best seen, then move vertices back to (V,) `home` where that costs nothing."""
-    c.devices[:] = c.best
+    copy(c.best, c.devices)
     for v in n.movable:
         device = c.devices[0, v]
         if device != home[v]:
@@ -88,11 +93,18 @@ def undo(
                 c.cost[1] = cost
             else:
                 c.devices[0, v] = device
-    c.best[:] = c.devices
+    copy(c.devices, c.best)
     c.cost[0] = c.cost[1]
 
 
-@compiled
+@inlined
+def copy(source: IntArray, target: IntArray) -> None:
+    """Copy (1, V) devices."""
+    for v in range(source.shape[1]):
+        target[0, v] = source[0, v]
+
+
+@inlined
 def evaluate(
     p: Arrays, c: Chain, priority: FloatArray, s: Scratch, quantile: float, limit: float
 ) -> float:
@@ -110,12 +122,26 @@ def evaluate(
     if draws == 1:
         return c.costs[0]
     if quantile < 0.0:
-        return c.costs.mean()
-    c.costs.sort()
+        total = 0.0
+        for draw in range(draws):
+            total += c.costs[draw]
+        return total / draws
+    sort(c.costs)
     return c.costs[min(int(quantile * draws), draws - 1)]
 
 
-@compiled
+@inlined
+def sort(values: FloatArray) -> None:
+    """Sort a few values in place."""
+    for i in range(1, len(values)):
+        value, j = values[i], i
+        while j > 0 and values[j - 1] > value:
+            values[j] = values[j - 1]
+            j -= 1
+        values[j] = value
+
+
+@inlined
 def propose(n: Neighbourhood, c: Chain, num_devices: int) -> int:
     """Make a random move; the number of vertices it changed is logged."""
     if num_devices < 2:
@@ -151,7 +177,7 @@ def propose(n: Neighbourhood, c: Chain, num_devices: int) -> int:
     return exchange(c, n.movable[first : first + length], a, b)
 
 
-@compiled
+@inlined
 def likely_device(n: Neighbourhood, c: Chain, v: int, num_devices: int) -> int:
     """Mostly the device of a vertex one or two steps from v: fewer tensors are moved then."""
     if np.random.random() >= NEAR:
@@ -162,14 +188,14 @@ def likely_device(n: Neighbourhood, c: Chain, v: int, num_devices: int) -> int:
     return c.devices[0, w]
 
 
-@compiled
+@inlined
 def random_neighbour(n: Neighbourhood, v: int) -> int:
     """A vertex that v feeds or is fed by; v itself if there is none."""
     size = n.next_ptr[v + 1] - n.next_ptr[v]
     return n.next[n.next_ptr[v] + np.random.randint(size)] if size else v
 
 
-@compiled
+@inlined
 def exchange(c: Chain, vertices: IntArray, a: int, b: int) -> int:
     """Exchange two devices among some vertices."""
     count = 0
@@ -181,14 +207,14 @@ def exchange(c: Chain, vertices: IntArray, a: int, b: int) -> int:
     return count
 
 
-@compiled
+@inlined
 def random_member(n: Neighbourhood, group: int) -> int:
     """A vertex of a group."""
     size = n.group_ptr[group + 1] - n.group_ptr[group]
     return n.group[n.group_ptr[group] + np.random.randint(size)]
 
 
-@compiled
+@inlined
 def put(c: Chain, count: int, vertex: int, device: int) -> int:
     """Change a vertex's device and log where it was; the number of changes so far."""
     if c.devices[0, vertex] == device or count == len(c.log_vertex):
