@@ -21,6 +21,12 @@ class Costs:
 
     A transfer of tensor t over link l takes
     `fixed_s[t] + latency_s[l] + tensor_bytes[t] * s_per_byte[l]`.
+
+    >>> import doppler as dp
+    >>> graph = dp.shard(dp.programs.chainmm(size=64), parts=2)
+    >>> costs = dp.Problem(graph, dp.Topology.preset("p100x4")).costs
+    >>> costs.exec_s.shape == (graph.num_vertices, 4)
+    True
     """
 
     exec_s: FloatArray  # (V, D) of a vertex on a device; 0 for inputs
@@ -54,7 +60,18 @@ class Costs:
 
 
 class CostModel(Protocol):
-    """Anything that prices a graph on a topology."""
+    """Anything that prices a graph on a topology.
+
+    >>> import doppler as dp
+    >>> graph = dp.shard(dp.programs.chainmm(size=64), parts=2)
+    >>> class Doubled:
+    ...     def costs(self, graph, topology):
+    ...         usual = dp.Problem(graph, topology).costs
+    ...         return dp.Costs(2 * usual.exec_s, usual.fixed_s, usual.latency_s, usual.s_per_byte)
+    >>> usual, doubled = (dp.lower_bounds(graph, "p100x4", cost_model=m) for m in (None, Doubled()))
+    >>> doubled.path_s > usual.path_s
+    True
+    """
 
     def costs(self, graph: Graph, topology: Topology) -> Costs:
         """Seconds of every task."""

@@ -32,8 +32,11 @@ class Problem:
     simulations of one problem reckon with the same seconds. Arrays that several of them derive
     from it are made on first use and kept. All are read-only.
 
-    >>> problem = Problem(graph, topology)
-    >>> problem.costs.exec_s  # (V, D) seconds
+    >>> import doppler as dp
+    >>> graph = dp.shard(dp.programs.chainmm(size=64), parts=2)
+    >>> problem = dp.Problem(graph, dp.Topology.preset("p100x4"))
+    >>> problem.costs.exec_s.shape[1]
+    4
     """
 
     graph: Graph

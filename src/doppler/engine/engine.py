@@ -94,8 +94,12 @@ class Engine:
     One event loop drives the scheduler's state machine with real completions, and never waits
     while something can start. A graph's inputs and kernels stay loaded until another graph comes.
 
-    >>> with Engine(topology, "cpu") as engine:
-    ...     trace = engine.run(graph, assignment)
+    >>> import doppler as dp
+    >>> graph = dp.shard(dp.programs.chainmm(size=64, dtype="float32"), parts=2)
+    >>> with dp.Engine("cpu2", "cpu") as engine:
+    ...     trace = engine.run(graph, dp.place(graph, "cpu2", "heft"))
+    >>> trace.makespan_s > 0
+    True
     """
 
     def __init__(

@@ -22,6 +22,11 @@ class Placer(Protocol):
 
     Placers that search until their budget is spent are the exception. They have an attribute
     `searches` that is true; others may leave it out, and raise a `ConfigError` if given a budget.
+
+    >>> import doppler as dp
+    >>> graph = dp.shard(dp.programs.chainmm(size=64), parts=2)
+    >>> dp.make_placer("heft").place(dp.Problem(graph, dp.Topology.preset("p100x4"))).placer
+    'heft'
     """
 
     name: str

@@ -49,7 +49,13 @@ class CompareConfig:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonRow:
-    """What one placer came to."""
+    """What one placer came to.
+
+    >>> import doppler as dp
+    >>> graph = dp.shard(dp.programs.chainmm(size=64), parts=2)
+    >>> [row.placer for row in dp.compare(graph, "cpu2", ["single", "heft"], seeds=1)]
+    ['single', 'heft']
+    """
 
     placer: str
     makespan_s: float  # without noise
@@ -94,6 +100,12 @@ def compare(
     They run in this process, one after the other, each on all cores. `budget_s` is for those
     that search; `seeds` is the number of draws of the noise. `cost_model` prices the graph,
     instead of the default one.
+
+    >>> import doppler as dp
+    >>> graph = dp.shard(dp.programs.chainmm(size=64), parts=2)
+    >>> rows = dp.compare(graph, "p100x4", ["heft", "round-robin"], seeds=2)
+    >>> rows[0].makespan_s <= rows[1].makespan_s
+    True
     """
     problem = as_problem(graph, topology, cost_model)
     if placers is not None and (isinstance(placers, str) or not isinstance(placers, Sequence)):

@@ -97,6 +97,9 @@ def make_placer(name: str) -> Placer:
     `package.module:MyPlacer` is a placer of one's own: a class, a placer, or a function that makes
     one, in a module in the current folder or in Python's path. A name may also be that of an entry
     point of the group `doppler.placers`, which an installed package brings.
+
+    >>> make_placer("critical-path").name
+    'critical-path'
     """
     head, colon, path = name.partition(":")
     if head in _names():
@@ -127,6 +130,12 @@ def place(
     preset. `budget_s` is the time that a placer which searches may take; a `ConfigError` for
     placers that do not. `cost_model` prices the graph, instead of the default one. What the placer
     returns is checked; an `OutOfMemoryError` where the devices' memory is too small for it.
+
+    >>> import doppler as dp
+    >>> graph = dp.shard(dp.programs.chainmm(size=64), parts=2)
+    >>> assignment = dp.place(graph, "p100x4", "auto", budget_s=0.1)
+    >>> len(assignment.by_name()) == len(graph.assigned)
+    True
     """
     if isinstance(placer, str):
         placer = make_placer(placer)

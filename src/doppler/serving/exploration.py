@@ -20,7 +20,12 @@ NUMBERS = ("requests", "explored", "failures", "served_s", "extra_s")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnlineConfig:
-    """How much is explored while requests are served, and when a challenger has won."""
+    """How much is explored while requests are served, and when a challenger has won.
+
+    >>> import doppler as dp
+    >>> dp.OnlineConfig(explore=0.05).explore
+    0.05
+    """
 
     explore: float = 0.1  # share of the requests, at most, that challengers serve
     slowdown: float = 0.02  # share of the time of all requests that exploring may add to it

@@ -54,9 +54,13 @@ class OnlinePlacer:
     searches on the simulator, which is recalibrated by what is measured. One becomes the incumbent
     when a race across requests says that it is faster; it is dropped when it is not, or fails.
 
-    >>> with Engine(topology, "cuda") as engine, OnlinePlacer(graph, engine, placer) as online:
-    ...     for inputs in requests:
-    ...         outputs = online.serve(inputs).outputs
+    >>> import doppler as dp
+    >>> graph = dp.shard(dp.programs.chainmm(size=64, dtype="float32"), parts=2)
+    >>> start = dp.place(graph, "cpu2", "single")
+    >>> with dp.Engine("cpu2") as engine, dp.OnlinePlacer(graph, engine, start) as online:
+    ...     outputs = [online.serve().outputs for _ in range(3)]
+    >>> outputs[0]["add"].shape
+    (64, 64)
     """
 
     def __init__(

@@ -9,7 +9,12 @@ from doppler.sim.noise import Noise
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimConfig:
-    """Options of a simulation; the defaults are those of the paper's runtime."""
+    """Options of a simulation; the defaults are those of the paper's runtime.
+
+    >>> import doppler as dp
+    >>> dp.SimConfig(strategy="critical-path").limit_memory
+    True
+    """
 
     strategy: str = FIFO  # ChooseTask: a name from `dop list strategies`
     noise: Noise = field(default_factory=Noise)

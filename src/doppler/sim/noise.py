@@ -16,6 +16,10 @@ class Noise:
 
     Each exec and each transfer gets its own log-normal factor; every device one more, for the
     whole run, on its execs. `slowdown` is a fixed factor per device, such as a known straggler.
+
+    >>> import doppler as dp
+    >>> dp.Noise(exec_sigma=0.1).is_random
+    True
     """
 
     exec_sigma: float = 0.0  # standard deviation of the log of an exec's factor

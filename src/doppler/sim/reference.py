@@ -61,6 +61,13 @@ class ReferenceSimulator(SimulatorBase):
     started before it on its device or link have left it a slot or lane. When it ends its slot or
     lane is free at once, but its result is only seen `completion_s` later. Of everything that
     happens at the same instant, all is taken in before the scheduler chooses again.
+
+    >>> import doppler as dp
+    >>> graph = dp.shard(dp.programs.chainmm(size=64), parts=2)
+    >>> assignment = dp.place(graph, "p100x4", "heft")
+    >>> slow, fast = dp.ReferenceSimulator("p100x4"), dp.Simulator("p100x4")
+    >>> slow.run(graph, assignment).makespan_s == fast.run(graph, assignment).makespan_s
+    True
     """
 
     def run(self, graph: Graph, assignment: Assignment, seed: int = 0) -> Trace:

@@ -35,9 +35,12 @@ MAX_SORTED = 4096  # vertices up to which sorted arrays beat heaps whatever the 
 class Simulator(SimulatorBase):
     """An Executor in virtual time: `ReferenceSimulator`, compiled.
 
-    >>> simulator = Simulator(topology)  # or Simulator(problem)
-    >>> trace = simulator.run(graph, assignment)
-    >>> simulator.makespans(graph, many_devices)  # (B, V) assignments at once
+    >>> import doppler as dp
+    >>> graph = dp.shard(dp.programs.chainmm(size=64), parts=2)
+    >>> assignment = dp.place(graph, "p100x4", "heft")
+    >>> simulator = dp.Simulator("p100x4")
+    >>> simulator.run(graph, assignment).makespan_s == simulator.makespans(graph, [assignment])[0]
+    np.True_
     """
 
     _fixed: tuple[Problem, dict[str, Any]] | None = None  # of the last problem
@@ -267,6 +270,12 @@ def simulate(
 
     Each may be given as the path of its file, and the topology as the name of a preset.
     `cost_model` prices the graph, instead of the default one.
+
+    >>> import doppler as dp
+    >>> graph = dp.shard(dp.programs.chainmm(size=64), parts=2)
+    >>> trace = dp.simulate(graph, "p100x4", dp.place(graph, "p100x4", "heft"))
+    >>> trace.makespan_s > 0
+    True
     """
     problem = as_problem(graph, topology, cost_model)
     return Simulator(problem, config).run(problem.graph, as_assignment(assignment), seed)

@@ -56,6 +56,12 @@ def train(
     where the config allows that, otherwise nothing: see `usual_start`. Where the config names no
     stages, they are `sim`, and from nothing `imitation` before it. Stage `real` runs assignments
     on `executor`; without one, on an engine with the config's backend. Ctrl-C saves first.
+
+    >>> import doppler as dp
+    >>> graph = dp.shard(dp.programs.chainmm(size=64), parts=2)
+    >>> placer = dp.train(graph, "p100x4", dp.TrainConfig(stages=("sim",), seconds=1))
+    >>> dp.place(graph, "p100x4", placer).placer
+    'doppler'
     """
     config = config or TrainConfig()
     if start is None:

@@ -149,7 +149,12 @@ def _check_sampling(stage: AnyReinforceConfig, name: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:
-    """Everything about a training run but its graphs and topologies."""
+    """Everything about a training run but its graphs and topologies.
+
+    >>> import doppler as dp
+    >>> dp.TrainConfig(stages=("sim",), seconds=60).seed
+    0
+    """
 
     preset: str = "default"  # where the other values came from
     # Empty: `sim`, and `imitation` before it where training starts from nothing.

@@ -24,7 +24,14 @@ ROUNDING = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class LowerBounds:
-    """Seconds every deterministic run of the graph takes at least, for different reasons."""
+    """Seconds every deterministic run of the graph takes at least, for different reasons.
+
+    >>> import doppler as dp
+    >>> graph = dp.shard(dp.programs.chainmm(size=64), parts=2)
+    >>> bounds = dp.lower_bounds(graph, "p100x4")
+    >>> bounds.best_s >= bounds.work_s
+    True
+    """
 
     path_s: float  # the longest path, every vertex on its fastest device, nothing moved
     work_s: float  # all work spread perfectly over all slots
@@ -57,6 +64,12 @@ def lower_bounds(
 
     Each may be given as the path of its file, and the topology as the name of a preset.
     `cost_model` prices the graph, instead of the default one.
+
+    >>> import doppler as dp
+    >>> graph = dp.shard(dp.programs.chainmm(size=64), parts=2)
+    >>> trace = dp.simulate(graph, "p100x4", dp.place(graph, "p100x4", "heft"))
+    >>> dp.lower_bounds(graph, "p100x4").best_s <= trace.makespan_s
+    True
     """
     return bounds_of(as_problem(graph, topology, cost_model))
 

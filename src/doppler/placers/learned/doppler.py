@@ -67,6 +67,11 @@ class DopplerPlacer(Shown):
     the better half is gone on with, and so on.
 
     Nothing here needs torch, whatever the policy was trained with.
+
+    >>> import doppler as dp
+    >>> graph = dp.shard(dp.programs.chainmm(size=64), parts=2)
+    >>> dp.place(graph, "p100x4", dp.DopplerPlacer(samples=8)).placer
+    'doppler'
     """
 
     name = "doppler"
