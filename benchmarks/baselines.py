@@ -38,8 +38,8 @@ from placers import SLOW, problem
 
 from doppler.errors import DopplerError
 from doppler.mdp import make_instance
-from doppler.placers import lower_bounds, make_placer, placer_names
-from doppler.policies.kinds import Policy
+from doppler.placers import lower_bounds, make_placer, placer_names, searches
+from doppler.policies.trainable import TrainablePolicy
 from doppler.problem import Problem
 from doppler.programs import random_dag
 from doppler.sim import Simulator
@@ -123,7 +123,7 @@ def train(graph: str, config: TrainConfig) -> Result:
     return {"episodes": episodes["sim"], **best, **judge(trainer.policy, graph)}
 
 
-def judge(policy: Policy, graph: str) -> Result:
+def judge(policy: TrainablePolicy, graph: str) -> Result:
     """What the policy alone makes of a graph, in ms, and how long that took."""
     instance = make_instance(Problem(*problem(f"p100x4/{graph}")))
     placer = placer_of(policy)
@@ -159,7 +159,9 @@ def _placer(graph: str, name: str, seed: int, search_s: float | None) -> Work:
         pair, seconds = problem(f"p100x4/{graph}"), search_s or budget.seconds
         found: Result = {"bound": lower_bounds(*pair).best_s * 1e3, "budget_s": seconds}
         began = perf_counter()
-        assignment = make_placer(name).place(Problem(*pair), seed=seed, budget_s=seconds)
+        placer = make_placer(name)
+        limit_s = seconds if searches(placer) else None
+        assignment = placer.place(Problem(*pair), seed=seed, budget_s=limit_s)
         found["seconds"] = perf_counter() - began
         return found | {"policy": Simulator(pair[1]).run(pair[0], assignment).makespan_s * 1e3}
 

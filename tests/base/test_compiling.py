@@ -6,6 +6,7 @@ from fake_time import Time, slow_to_compile
 from doppler.base import compiling
 from doppler.base.compiling import clock, on_compile, preparing, report_compilation
 from doppler.placers import comparison
+from doppler.problem import Problem
 from doppler.programs import random_dag
 from doppler.topology import Topology
 
@@ -51,6 +52,6 @@ def test_a_row_of_a_comparison_is_not_charged_with_it(
     time: Time, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(comparison, "ask", slow_to_compile(time, comparison.ask))
-    graph, topology = random_dag(vertices=6, depth=2), Topology.preset("p100x4")
-    row = comparison._row(graph, topology, "critical-path", comparison.CompareConfig(seeds=1), 0.0)
+    problem = Problem(random_dag(vertices=6, depth=2), Topology.preset("p100x4"))
+    row = comparison._row(problem, "critical-path", comparison.CompareConfig(seeds=1), 0.0)
     assert row.seconds == 1

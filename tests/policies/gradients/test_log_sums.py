@@ -189,7 +189,7 @@ def assert_same_choices(instance: Instance) -> None:
 
 
 def test_the_cross_entropy_to_the_teacher() -> None:
-    instance = make_instance(random_dag(vertices=80, depth=6, seed=0), MACHINE)
+    instance = make_instance(Problem(random_dag(vertices=80, depth=6, seed=0), MACHINE))
     rollouts, score = played(instance, 3.0)
     bottom_s = instance.tables.bottom_s
     ones = torch.ones(1)
