@@ -287,7 +287,7 @@ def test_stopped_and_resumed_in_processes_of_their_own(here: Path, dop: Dop) -> 
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "")
     assert "finishing this update" in err
-    assert "saved: go on with `dop train --resume -o run`" in err
+    assert "saved: resume with `dop train --resume -o run`" in err
     stopped = len(metrics.read_text().splitlines())
     assert 20 < stopped < 403
     manifest = json.loads((here / "run/config.json").read_text())

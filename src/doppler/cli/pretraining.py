@@ -33,7 +33,7 @@ def pretrain(
         typer.Option(
             "--seconds",
             metavar="S",
-            help=f"Train for so long. Default: {SECONDS:.0f}. With --resume: S more seconds.",
+            help=f"Seconds to train. Default: {SECONDS:.0f}. With --resume: S more seconds.",
         ),
     ] = None,
     validation: Annotated[
@@ -171,7 +171,7 @@ def _resume(
     check_run(output)
     if not is_pretraining(output):
         raise ConfigError(
-            f"`{output}` is no pretraining", hint=f"go on with it: dop train --resume -o {output}"
+            f"`{output}` is no pretraining", hint=f"resume it: dop train --resume -o {output}"
         )
     from doppler.runs.run import resume_run
 
@@ -192,7 +192,7 @@ def _train(run: "Run", output: Path) -> None:
     try:
         train_on(run)
     except Interrupted:
-        note(f"saved: go on with `dop pretrain --resume -o {output}`")
+        note(f"saved: resume with `dop pretrain --resume -o {output}`")
         raise
     if not run.gaps:  # all was done already
         run.validate()

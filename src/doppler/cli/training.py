@@ -77,7 +77,7 @@ def train(
         int | None,
         typer.Option(
             min=0,
-            help="Of stage sim, or real, per graph and topology. With --resume: so many more.",
+            help="Of stage sim, or real, per graph and topology. With --resume: additional ones.",
         ),
     ] = None,
     budget: Annotated[
@@ -85,7 +85,7 @@ def train(
         typer.Option(
             "--seconds",
             metavar="S",
-            help="Train for so long, however many episodes. With --resume: S more seconds.",
+            help="Seconds to train, however many episodes. With --resume: S more seconds.",
         ),
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of everything random.")] = None,
@@ -255,7 +255,7 @@ def _resume(
     check_run(output)
     if is_pretraining(output):
         raise ConfigError(
-            f"`{output}` is a pretraining", hint=f"go on with it: dop pretrain --resume -o {output}"
+            f"`{output}` is a pretraining", hint=f"resume it: dop pretrain --resume -o {output}"
         )
     from doppler.runs.run import resume_run
     from doppler.training.api import executors
@@ -347,7 +347,7 @@ def _train(run: "Run", output: Path) -> None:
     try:
         train_on(run)
     except Interrupted:
-        note(f"saved: go on with `dop train --resume -o {output}`")
+        note(f"saved: resume with `dop train --resume -o {output}`")
         raise
 
 

@@ -4,7 +4,7 @@ import numpy as np
 
 
 def rounded(value: float, digits: int = 3) -> float:
-    """The value with so many digits: what libraries of mathematics agree on."""
+    """The value rounded to `digits` digits: what libraries of mathematics agree on."""
     return float(f"{value:.{digits}g}")
 
 

@@ -86,7 +86,7 @@ def problems(
     without: Sequence[str] = (),
     machines: str | None = None,
 ) -> Iterator[DrawnProblem]:
-    """So many problems of a split, one after the other, each with a seed that follows from `seed`.
+    """`count` problems of a split, one after the other, each with a seed that follows from `seed`.
 
     The options are those of `draw_problem`, which gives each of them again by its own seed.
     """

@@ -21,7 +21,7 @@ Shape = Callable[[np.random.Generator, int], Sketch]
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A family of graphs; `draw(rng, topology, least, most)` is one with so many vertices."""
+    """A family of graphs; `draw(rng, topology, least, most)` has `least` to `most` vertices."""
 
     name: str
     group: str  # of close relatives, which are held out together

@@ -84,7 +84,7 @@ def series_parallel(rng: np.random.Generator, count: int) -> Sketch:
     sketch = Sketch()
 
     def add(tasks: int, before: list[int], stage: str) -> int:
-        """Add so many tasks that begin after one task; returns the one they end with."""
+        """Add `tasks` tasks that begin after one task; returns the one they end with."""
         if tasks < 5:
             for _ in range(tasks):
                 before = [sketch.task(stage, before)]

@@ -91,7 +91,7 @@ class Bench:
         self._kept_shape: tuple[tuple[int, ...], str] | None = None
 
     def kernel(self, work: Work, device: int, repeats: int) -> list[float]:
-        """Seconds of each of so many runs of a kernel, one after the other.
+        """Seconds of each of `repeats` runs of a kernel, one after the other.
 
         As in the engine the next one is queued while one runs, so that none waits for the host.
         """
@@ -161,7 +161,7 @@ class Bench:
     def _drive(
         self, first: int, count: int, in_flight: int, start: Callable[[int], None]
     ) -> list[Done]:
-        """Run so many tasks from the first on; each that ends starts the one `in_flight` later."""
+        """Run the first tasks; each that ends starts the one `in_flight` later."""
         done: list[Done] = []
         for task in range(first, first + min(in_flight, count)):
             start(task)

@@ -95,7 +95,7 @@ def _runs(engine: Engine, count: int, what: str, samples: list[Sample]) -> Itera
 
 
 def tiny_tasks(count: int, *, in_a_row: bool) -> Graph:
-    """A graph of so many tasks with next to nothing to do, each after the other or all at once."""
+    """A graph of `count` tasks with next to nothing to do, each after the other or all at once."""
     builder = GraphBuilder("in a row" if in_a_row else "side by side")
     shape, size = (ELEMENTS,), 4.0 * ELEMENTS
     block = {"block": [[0, ELEMENTS]]}

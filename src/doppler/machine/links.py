@@ -99,7 +99,7 @@ def fit_sharing(
 ) -> Sharing:
     """The model of links that comes closest to measured throughputs.
 
-    A link has so many lanes, and each carries one transfer at full speed. Of models that are
+    A link has a number of lanes, and each carries one transfer at full speed. Of models that are
     equally good, the one with the fewest lanes, then the one with the most links.
     """
     most = max(max(Counter(each.pairs).values()) for each in seen)
@@ -277,7 +277,7 @@ def _pattern_bytes(lone: Mapping[Pair, Mapping[float, FloatArray]]) -> int:
 
 
 def _spread(pairs: Sequence[Pair], count: int) -> list[Pair]:
-    """At most so many of the pairs, evenly."""
+    """At most `count` of the pairs, evenly spaced."""
     return (
         [pairs[i * len(pairs) // count] for i in range(count)] if len(pairs) > count else [*pairs]
     )

@@ -36,7 +36,7 @@ SHARES = (0.25, 0.6, 1.0)  # of the graph's time that is over at the end of each
 FEWEST_ROUNDS = 2  # however short the time
 RANDOM = 2  # random assignments in the first round
 REPEATS = 5  # times each assignment is run at most
-HELD_OUT = 4  # one assignment of so many is left out of the fit, to measure its error
+HELD_OUT = 4  # one assignment in four is held out of the fit
 FORMAT, VERSION = "doppler-samples", 1
 TEXTS, NUMBERS = Sample._fields[:3], Sample._fields[3:]
 
@@ -91,7 +91,7 @@ def probe(
     took there. On the topology that gives, `assignments` makes good ones, which are run in turn,
     twice over: what things take where all devices are busy counts most. Each time `refine` fits
     the topology to the measured makespans; it gets those to fit and those held out. All that takes
-    about so many `seconds`. (`doppler.machine.validation` has an `assignments` and a `refine`.)
+    about `seconds`. (`doppler.machine.validation` has an `assignments` and a `refine`.)
 
     >>> import doppler as dp
     >>> dp.probe("cpu", devices=1, seconds=0.5).topology.num_devices

@@ -10,7 +10,7 @@ from doppler.base.arrays import BoolArray, FloatArray
 STALL = 4.0  # times the median from which a sample is a stall
 FEWEST = 5  # samples that can differ from others
 MOST_POINTS = 64  # that a line is drawn through
-SIGMAS, LEAST = 3.0, 0.02  # they differ if by more than so many standard errors, and that share
+SIGMAS, LEAST = 3.0, 0.02  # standard errors and share by which means must differ
 
 
 class Samples(NamedTuple):

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 FORMAT, VERSION = "doppler-validation", 1
 EVALUATIONS = 20_000  # of the longest search for good assignments
-BEST = 4  # one in so many is among the best
+BEST = 4  # the best quarter
 CANDIDATES = 16  # for each assignment to choose
-# Shares of the assignments that are within so many times the best predicted makespan.
+# Shares of the assignments whose predicted makespan is within a factor of the best.
 QUALITIES = ((1.02, 0.25), (1.1, 0.25), (1.5, 0.25), (np.inf, 0.25))
 GOOD = ((1.02, 0.5), (1.1, 0.3), (1.5, 0.2))  # of those that a probe runs
 PROBED = 16  # assignments that a probe runs in each round
@@ -202,7 +202,7 @@ def _descend(
 
 
 def _scaled(topology: Topology, steps: FloatArray) -> Topology:
-    """The topology with the costs of the host so many steps away."""
+    """The topology with the costs of the host moved by these steps."""
     costs = np.array([topology.host.dispatch_s, topology.host.completion_s])
     costs = np.maximum((costs + LEAST_S) * np.exp(STEP * steps) - LEAST_S, 0.0)
     dispatch_s, completion_s = costs.tolist()
@@ -251,7 +251,7 @@ def diverse_assignments(
     """Different assignments from bad to the best known, as the simulator sees it.
 
     Heuristics, stages of searches, good assignments with some vertices moved, and random ones; of
-    these the share of each of the `qualities`: within so many times the best predicted makespan.
+    these the share of each of the `qualities`: within a factor of the best predicted makespan.
     All fit into memory. Fewer than `count` where there are not as many.
     """
     warm_up_search()
@@ -286,7 +286,7 @@ def _of_all_qualities(
     rng: np.random.Generator,
     qualities: Sequence[tuple[float, float]],
 ) -> list[int]:
-    """So many of some assignments: the first `always`, and of each quality its share."""
+    """`count` of some assignments: the first `always`, and of each quality its share."""
     feasible = np.isfinite(makespan_s)
     chosen = [i for i in range(min(always, count)) if feasible[i]]
     left = np.setdiff1d(rng.permutation(np.flatnonzero(feasible)), chosen, assume_unique=True)

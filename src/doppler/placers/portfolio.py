@@ -162,7 +162,7 @@ class _Portfolio:
         return min(self.found, key=lambda found: found.member.makespan_s)
 
     def found_one(self) -> bool:
-        """Whether there is something to go on with: an assignment that runs."""
+        """Whether an assignment that runs was found."""
         return bool(self.found) and isfinite(self.best().member.makespan_s)
 
     def is_done(self) -> bool:

@@ -71,7 +71,7 @@ def with_state(inputs: Inputs, state: Tensor) -> Inputs:
 
 
 def replicate(inputs: Inputs, copies: int) -> Inputs:
-    """So many copies of a graph side by side: copy b has the vertices from b * n on."""
+    """`copies` copies of a graph side by side: copy b has the vertices from b * n on."""
     n = inputs.num_vertices
     first = n * torch.arange(copies, device=inputs.source.device).unsqueeze(1)  # (copies, 1)
 

@@ -78,7 +78,7 @@ def reference(name: str) -> Topology:
 def uniform(
     count: int, flops_per_s: Rates | Sequence[Rates] | None, link: Link, device: Device, name: str
 ) -> Topology:
-    """So many devices like `device`, with a link like `link` for every ordered pair.
+    """`count` devices like `device`, with a link like `link` for every ordered pair.
 
     `flops_per_s` is for all of them, or a sequence with one for each.
     """

@@ -24,7 +24,7 @@ def parse_address(text: str) -> Address:
 
 
 def addresses(topology: Topology, gpus: int) -> list[Address]:
-    """Where every device is, on a machine with so many GPUs; no two overlap."""
+    """Where every device is, on a machine with `gpus` GPUs; no two overlap."""
     found: dict[Address, str] = {}
     for i, device in enumerate(topology.devices):
         address = parse_address(device.address) if device.address else Address(i)

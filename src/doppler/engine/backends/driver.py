@@ -83,12 +83,12 @@ def sm_count(gpu: int) -> int:
 
 
 def partition_sizes(gpu: int, parts: int) -> tuple[int, ...]:
-    """Multiprocessors of each part of a GPU cut into so many; after `start`."""
+    """Multiprocessors of each part of a GPU cut into `parts`; after `start`."""
     return tuple(group.count for group in _split(gpu, parts))
 
 
 def share(total: int, parts: int, minimum: int, step: int) -> int:
-    """Multiprocessors of each of so many equal parts: a multiple of `step`, at least `minimum`."""
+    """Multiprocessors of each of `parts` equal parts: a multiple of `step`, at least `minimum`."""
     size = total // parts // step * step
     if size < max(minimum, 1):
         raise EngineError(
@@ -98,7 +98,7 @@ def share(total: int, parts: int, minimum: int, step: int) -> int:
 
 
 def copy(target: int, source: int, size: int, stream: int) -> None:
-    """Queue a copy of so many bytes on a stream; addresses are of device or pinned memory."""
+    """Queue a copy of `size` bytes on a stream; addresses are of device or pinned memory."""
     code = _function("cuMemcpyAsync")(target, source, size, stream)
     if code:
         raise _error("cuMemcpyAsync", code)

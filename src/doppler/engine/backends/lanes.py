@@ -53,7 +53,7 @@ class Lane:
         return self.marks[gpu]
 
     def room(self, size: int) -> torch.Tensor:
-        """Pinned memory of at least so many bytes."""
+        """Pinned memory of at least `size` bytes."""
         have = 0 if self.pinned is None else self.pinned.numel()
         if self.pinned is None or have < size:
             self.pinned = _pinned(max(size, 2 * have))

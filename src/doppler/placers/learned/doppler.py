@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 POLICY_FILE = "policy.safetensors"  # of a training run
 TEMPERATURES = (0.1, 0.3, 1.0, 2.0)  # of the samples, by turns
-BY_LOT = (0.0, 0.5, 1.0)  # share of what is placed again that goes somewhere by lot, by turns
-# In all samples, pairs of a vertex and a device: about a second. What a vertex takes besides, most
-# of it to simulate, is as much as with so many devices more.
+BY_LOT = (0.0, 0.5, 1.0)  # shares of a neighbourhood that are repaired at random, in turn
+# In all samples, pairs of a vertex and a device: about a second. A vertex costs as
+# much as `BESIDES` further devices, mostly for simulation.
 PAIRS, BESIDES = 40_000_000, 8
 FEWEST, MOST = 32, 24576  # samples, where that is what limits them
-FRESH, FIRST = 1 / 32, 48  # share of the samples, or so many, of which all vertices are placed
+FRESH, FIRST = 1 / 32, 48  # share of the samples, and their number at least, made from nothing
 FRESH_BATCH = 8  # of these at a time
-# Second thoughts at a time: so many pairs, but at least and at most so many; or more, so that there
-# are no more rounds than this.
+# Repaired assignments at a time: pairs of a vertex and a device, the least and the most
+# assignments, and the most rounds.
 BATCH, LEAST_BATCH, LARGEST_BATCH, ROUNDS = 200_000, 8, 64, 192
 LINEAGES, WORTH = 4, 1024  # that do not mix, at most; samples from which one more pays
 ISLANDS = 4  # of the machine that are tried by themselves, at most
@@ -52,7 +52,7 @@ _Made = tuple[IntArray, IntArray, FloatArray]
 
 
 class DopplerPlacer(Shown):
-    """The best of some greedy and so many sampled assignments of a policy, in simulation.
+    """The best of some greedy and many sampled assignments of a policy, in simulation.
 
     The policy may have been trained on any graphs and topologies (Sec. 6, transfer). It places on
     the whole machine and, by turns, on the best half of it, the best quarter and so on, and on
@@ -60,11 +60,11 @@ class DopplerPlacer(Shown):
     Two thirds of these samples are only half the policy's: the critical-path rule selects, or
     places, as on graphs unlike those it was trained on that is the safer choice.
 
-    Most samples then are second thoughts: some of the vertices of one of the best so far are placed
-    again, in the same order (see `Rethinking`). By turns all of these are placed by the policy,
-    half of them or none; the others go somewhere by lot, as where the policy errs it would err
-    again. So that not all depends on where that begins, there are some lineages at first, of which
-    the better half is gone on with, and so on.
+    Most samples then come from large-neighbourhood search: a part of one of the best assignments
+    so far is unassigned and assigned again in the same order (see `Rethinking`). The policy repairs
+    all of it, half of it or none, in turn; the rest is repaired at random, as where the policy errs
+    it would err again. Search starts from several independent populations; the worse half is
+    dropped at each stage.
 
     Nothing here needs torch, whatever the policy was trained with.
 
@@ -135,8 +135,8 @@ class DopplerPlacer(Shown):
     ) -> tuple[IntArray, IntArray, FloatArray]:
         """(K, n) devices and orders of all assignments that were made, and their (K,) makespans.
 
-        The greedy one is the first. Second thoughts that are worse than the best few of their
-        lineage may have any makespan between those and their own. Ctrl-C ends it after those that
+        The greedy one is the first. A repaired assignment that is worse than the best few of its
+        population may have any makespan between those and its own. Ctrl-C ends it after those that
         were made.
         """
         warm_up_policy()
@@ -214,7 +214,7 @@ def _best(lineages: Sequence[Rethinking]) -> list[Rethinking]:
 
 
 def _split(total: int, size: int) -> list[int]:
-    """So many in batches of one size but for the last."""
+    """`total` in batches of one size but for the last."""
     return [min(size, total - at) for at in range(0, total, size)]
 
 
@@ -240,7 +240,7 @@ def place_pair() -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """So many assignments of one kind."""
+    """A batch of assignments of one kind."""
 
     sampling: Sampling
     config: PolicyConfig  # says who selects and who places
@@ -248,8 +248,8 @@ class _Batch:
     turn: int = 0  # of a lineage
     part: int = 0  # of the machine
     again: bool = False  # some vertices stay where they are in one of the best of the lineage
-    by_lot: float | None = None  # share of the others that go somewhere by lot; see `Rethinking`
-    lineages: int = LINEAGES  # that are gone on with
+    by_lot: float | None = None  # share repaired at random; see `Rethinking`
+    lineages: int = LINEAGES  # populations that are kept
 
 
 class _Part:

@@ -1,4 +1,4 @@
-"""Rethinking: which vertices are placed again, which of them together, and which by lot."""
+"""Large-neighbourhood search: which vertices are unassigned, and how they are assigned again."""
 
 from math import inf
 from typing import NamedTuple
@@ -68,16 +68,16 @@ class Rethinking:
             self.elites = [elite for elite in self.elites if elite.cost[0] < inf]
 
     def afresh(self, count: int, rng: np.random.Generator) -> Told:
-        """What to tell where all vertices are placed, by lot group by group."""
+        """The plan of assignments made from nothing, at random group by group."""
         forced = np.full((count, self.instance.num_vertices), FREE)
         if rng.random() < GROUPED:
             forced[:] = in_group(self.groups(rng))
         return Told(forced, NOTHING_FORCED)
 
     def again(self, count: int, rng: np.random.Generator, by_lot: float | None) -> Told:
-        """What to tell where some vertices of one of the best are placed again.
+        """The plan of assignments that repair a part of one of the best.
 
-        So large a share of these, or of their groups, goes somewhere by lot. If that is None none
+        This share of them, or of their groups, is repaired at random. If it is None, none
         does, and they are selected in a new order.
         """
         from doppler.placers.learned.neighbourhoods_kernel import think_again
@@ -93,7 +93,7 @@ class Rethinking:
         return Told(forced, NOTHING_FORCED if by_lot is None else order, limit_s)
 
     def groups(self, rng: np.random.Generator) -> IntArray:
-        """(n,) group of each vertex: where most is moved, by lot, it is put together first."""
+        """(n,) group of each vertex: those that exchange most are joined first, with some noise."""
         from doppler.placers.learned.neighbourhoods_kernel import join
 
         tables = self.instance.tables

@@ -1,4 +1,4 @@
-"""Which vertices belong together, and where some of them go by lot, compiled."""
+"""Which vertices are unassigned together, and their random repair, compiled."""
 
 from typing import Any
 
@@ -12,8 +12,8 @@ from doppler.mdp.rollout import FREE
 by_reference(Tables)
 compiled: Any = njit(cache=True, nogil=True, no_cfunc_wrapper=True)
 inlined: Any = part(nogil=True)
-AHEAD = 4  # of the vertices that wait, any of the first so many is next
-NEAR = 0.75  # probability that what goes somewhere by lot goes to a neighbour's device
+AHEAD = 4  # waiting vertices of which any may be next
+NEAR = 0.75  # probability that random repair takes a neighbour's device
 TRIES = 8  # until something changes
 UNDECIDED = -(1 << 60)
 
@@ -69,7 +69,7 @@ def scatter(
     groups: IntArray,
     by_lot: float,
 ) -> bool:
-    """Let the chosen go, each by lot or to be placed; whether any may now be elsewhere."""
+    """Unassign the chosen, each for random repair or for the policy; whether any may move."""
     n, num_devices = t.exec_s.shape
     code, changed = np.empty(n, np.int64), False
     for v in range(n):
@@ -102,7 +102,7 @@ def likely_device(t: Tables, row: IntArray, v: int, num_devices: int) -> int:
 
 @inlined
 def some(groups: IntArray, share: float) -> BoolArray:
-    """Those of some groups, each by lot, one at least."""
+    """The vertices of some groups, drawn at random, at least one."""
     n = len(groups)
     lots, chosen = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
     for v in range(n):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class LearnedPlacer(Shown):
-    """The best of one greedy and so many sampled assignments of a rival, in simulation."""
+    """The best of one greedy and some sampled assignments of a rival, in simulation."""
 
     searches = True
     kind: ClassVar[str] = ""  # of policies it takes; any if empty

@@ -61,7 +61,7 @@ class Drawn(NamedTuple):
 
 
 def draw(rng: np.random.Generator, size: int) -> Drawn:
-    """Random ties for so many vertices."""
+    """Random ties for a number of vertices."""
     return Drawn(rng.permutation(size), rng.random(size))
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Improver:
     """Improves assignments of one graph by annealed local moves.
 
-    Costs are makespans, or their means over so many draws of the noise.
+    Costs are makespans, or their means over several draws of the noise.
     """
 
     def __init__(self, problem: Problem, sim: SimConfig, *, draws: int = 1, seed: int = 0) -> None:
@@ -44,7 +44,7 @@ class Improver:
         threads: int = 1,
         closely: bool = False,
     ) -> tuple[IntArray, FloatArray]:
-        """(K, V) the best seen in so many moves from each of (K, V), and their (K,) costs.
+        """(K, V) the best seen in `moves` moves from each of (K, V), and their (K,) costs.
 
         Most moves of an annealing neither help nor harm. `closely` undoes those: what differs from
         where it began then matters.

@@ -102,7 +102,7 @@ class Scratch(NamedTuple):
 
 
 def make_scratch(size: int, width: int) -> Scratch:
-    """Working memory for so many vertices."""
+    """Working memory for a number of vertices."""
     return Scratch(
         wide=np.empty((size, 4 * width), np.float32),
         heard=np.empty((BLOCK, 3 * width), np.float32),

@@ -31,7 +31,7 @@ class Tree(NamedTuple):
 
 
 def make_tree(steps: int) -> Tree:
-    """Working memory for episodes of so many steps."""
+    """Working memory for episodes of `steps` steps."""
     return Tree(*(np.zeros(2 * steps) for _ in range(3)))
 
 

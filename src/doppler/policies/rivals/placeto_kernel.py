@@ -200,7 +200,7 @@ def pass_on(
     space: Space,
     now: int,
 ) -> int:
-    """One round of messages one way: those that changed tell it, and so many have heard it."""
+    """One round of messages one way: those that changed send it; returns how many received it."""
     n, width = space.first.shape
     rows, new, sent = space.rows[way], space.new[way], space.sent[number, way]
     multiply(new, count, layers.send[way], layers.send_bias[way], space.flat)
