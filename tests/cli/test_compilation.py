@@ -11,7 +11,7 @@ from doppler import placers
 from doppler.base.compiling import preparing, report_compilation
 from doppler.cli.output import telling_of_compilation
 
-NOTICE = "compiling for this machine: 8 s to a minute, the first time only …\n"
+NOTICE = "compiling for this machine: 5 to 20 s, the first time only …\n"
 
 
 class ImpatientTimer:

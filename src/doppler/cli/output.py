@@ -270,4 +270,4 @@ class _CompilationNotice:
 
     def _say(self) -> None:
         self._said = True
-        note("compiling for this machine: 8 s to a minute, the first time only …")
+        note("compiling for this machine: 5 to 20 s, the first time only …")
