@@ -197,6 +197,7 @@ def test_ctrl_c_in_the_solver_ends_the_portfolio_with_the_best_so_far(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(auto, "EXACT_VERTICES", 60)  # so that the solver is at it for long
+    monkeypatch.setattr(auto, "has_shipped_policy", lambda: False)  # nothing slow before the solver
     graph, topology = random_dag(vertices=60, depth=6, seed=0), preset("v100x8")
     placer = AutoPlacer(1000.0, instant=("single", "round-robin"))
     placer.answer(Problem(fork(), preset("reference:2")))  # everything compiled and imported
