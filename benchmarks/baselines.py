@@ -7,7 +7,7 @@ Every measurement is a job that appends a line to a file of results:
   that needs no training places once; those that search do so for 10 seconds.
 - `paper/workload/method/seed`: the same in the preset `paper`: one episode per update, lr and
   exploration of Sec. 6.1.
-- `time/workload/method/seed`: all stages, or a search, in so many seconds.
+- `time/workload/method/seed`: all stages, or a search, in the same number of seconds.
 - `scaling/method/vertices`: a greedy assignment, and an update of four episodes, on a random graph.
 
 `list` names all jobs, `run` does those that match some patterns, one after the other, and leaves

@@ -42,7 +42,7 @@ SEARCH_S = 3.0
 
 
 def layered(tasks: int) -> tuple[Graph, Assignment, Topology]:
-    """A graph that comes to about so many tasks, at random on four devices."""
+    """A graph of about `tasks` tasks, assigned at random on four devices."""
     vertices = tasks // 2
     width = max(4, int(vertices**0.5))
     shape = Shape("layered", (width,) * (vertices // width), int(1.3 * vertices))
@@ -176,7 +176,7 @@ def chains(size: int, *, count: int = 4, length: int = 2) -> Graph:
 
 
 def on(graph: Graph, count: int) -> Assignment:
-    """Whole chains on so many devices in turn."""
+    """Whole chains on the devices in turn."""
     weak = {}  # chain of each vertex, by the chain of what it reads
     device = np.full(graph.num_vertices, -1)
     for v in graph.topological_order.tolist():

@@ -55,7 +55,7 @@ def problem(label: str) -> Pair:
 
 
 def random_problem(vertices: int, depth: int | None = None) -> Pair:
-    """A random graph of so many vertices on four devices, 50 of them side by side if not told."""
+    """A random graph on four devices; by default 50 vertices to a level."""
     depth = depth or max(vertices // 50, 5)
     graph = random_dag(vertices=vertices, depth=depth, bytes_per_flop=2e-6, seed=0)
     return graph, read_topology("p100x4")

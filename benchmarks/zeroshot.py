@@ -209,7 +209,7 @@ def policy_s(
 
 
 def searched_s(graph: Graph, topology: Topology, seconds: float) -> float:
-    """The makespan that so many seconds of search on one core find, heuristics included."""
+    """The makespan that `seconds` of search on one core find, heuristics included."""
     began = perf_counter()
     return _search_s(graph, topology, starting_points(Problem(graph, topology), 0), seconds, began)
 
@@ -280,7 +280,7 @@ def _of_size(size: int, number: int) -> tuple[Graph, Topology]:
 
 
 def plain_time(size: int, seconds: float, number: int, seed: int) -> Result:
-    """What search without a policy finds in so many seconds."""
+    """What search without a policy finds within the budget."""
     del seed
     graph, topology = _of_size(size, number)
     found = {
@@ -292,7 +292,7 @@ def plain_time(size: int, seconds: float, number: int, seed: int) -> Result:
 
 
 def equal_time(settings: Settings, size: int, seconds: float, number: int, seed: int) -> Result:
-    """What a policy finds in so many seconds, and what search does with it."""
+    """What a policy finds within the budget, and what search does with it."""
     graph, topology = _of_size(size, number)
     placer = placer_of(_run_of(settings, seed))
     found = {

@@ -4,7 +4,9 @@ import os
 import stat
 import threading
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
+from zipfile import ZipFile
 
 import numpy as np
 import pytest
@@ -177,6 +179,40 @@ def test_a_file_that_is_not_ours_is_not_written_over(
     with pytest.raises(OutputError, match="was not written by doppler"):
         write_graph(graph, path)
     assert path.read_text() == content
+
+
+def archive(member: str) -> bytes:
+    data = BytesIO()
+    with ZipFile(data, "w") as file:
+        file.writestr(member, "x")
+    return data.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("kind", "own", "others"),
+    [
+        ("npz", archive("y.npy"), archive("model/data.pkl")),
+        ("svg", b"<?xml version='1.0'?>\n<svg></svg>", b"<?xml version='1.0'?>\n<pom></pom>"),
+        ("csv", b"vertex,device,device_number\na,gpu0,0\n", b"vertex,weight\na,1\n"),
+        (
+            "checkpoint",
+            b"\x20" + bytes(7) + b'{"__metadata__": {"format": "doppler-policy"}}',
+            b"\x20" + bytes(7) + b'{"weights": {}}',
+        ),
+    ],
+)
+def test_somebody_elses_file_of_the_same_container_is_kept(
+    tmp_path: Path, kind: str, own: bytes, others: bytes
+) -> None:
+    """A model in a zip archive is no file of arrays, and not every XML file is a picture."""
+    path = tmp_path / "file"
+    path.write_bytes(own)
+    write_bytes(path, b"new", kind=kind)
+    assert path.read_bytes() == b"new"
+    path.write_bytes(others)
+    with pytest.raises(OutputError, match="was not written by doppler"):
+        write_bytes(path, b"new", kind=kind)
+    assert path.read_bytes() == others
 
 
 def test_an_empty_file_may_be_written_over(tmp_path: Path, graph: Graph) -> None:

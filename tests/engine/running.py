@@ -69,7 +69,7 @@ def chain(length: int = 6, size: int = 8) -> tuple[Graph, Arrays, Arrays]:
 
 
 def assign(graph: Graph, devices: int | Sequence[int] | IntArray, seed: int = 0) -> Assignment:
-    """Vertices on random devices of so many, or on these; in topological order."""
+    """Vertices on random devices, or on these; in topological order."""
     if isinstance(devices, int):
         devices = np.random.default_rng(seed).integers(devices, size=graph.num_vertices)
     order = [v for v in graph.topological_order.tolist() if not graph.is_input[v]]

@@ -112,7 +112,7 @@ def assert_frequencies(samples: IntArray, expected: FloatArray) -> None:
 def graph_of(
     exec_s: list[object], edges: dict[tuple[int, int], float] | None = None, **columns: object
 ) -> Graph:
-    """Vertices of given seconds; every edge (producer, reader) a tensor of so many bytes."""
+    """Vertices of given seconds; every edge (producer, reader) a tensor of the given bytes."""
     edges = edges or {}
     return build_graph(
         name="by hand",

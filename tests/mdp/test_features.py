@@ -293,7 +293,7 @@ def test_siblings_meet_after_chains() -> None:
 
 
 def small_memories(*bytes_: float) -> Topology:
-    """Equal devices and links, of so many bytes each."""
+    """Equal devices and links; the memory of each device in bytes."""
     topology = uniform(len(bytes_))
     devices = [replace(d, memory_bytes=b) for d, b in zip(topology.devices, bytes_, strict=True)]
     return replace(topology, devices=tuple(devices))

@@ -53,7 +53,7 @@ def quick(name: str, *, preset_name: str = "default", **shape: Any) -> TrainConf
 
 
 def two_chains(*, slower: float = 1.0) -> Graph:
-    """Two chains of three, each so many times slower on the other's device; transfers take 3 s."""
+    """Two chains of three, each slower by a factor on the other's device; transfers take 3 s."""
     g = GraphBuilder("two chains")
     for chain, seconds in enumerate(((4, 3, 5), (2, 6, 4))):
         reads = []

@@ -42,7 +42,7 @@ def started(path: Path, config: TrainConfig = CONFIG, **options: Any) -> Run:
 
 
 def trained(path: Path, config: TrainConfig = CONFIG, *, updates: int = 99) -> Path:
-    """A directory with a run of at most so many updates."""
+    """A directory with a run of a limited number of updates."""
     with started(path, config) as run:
         take(run, updates)
     return path

@@ -22,12 +22,9 @@ from doppler.errors import OutputError
 SNIFF_BYTES = 1 << 16  # of what is there, to tell its kind by
 _FORMAT = re.compile(rb'"format"\s*:\s*"(doppler-[a-z]+)"')
 _MAGIC = {  # kinds that are told by their first bytes
-    b"PK": "npz",
     b"\x89PNG": "png",
     b"%PDF": "pdf",
-    b"<?xml": "svg",
-    b"<svg": "svg",
-    b"vertex,": "csv",
+    b"vertex,device,device_number\n": "csv",
 }
 
 
@@ -154,8 +151,13 @@ def _kind_of(head: bytes) -> str:
     if head.lstrip().startswith(b"{"):
         found = _FORMAT.search(head)
         return found[1].decode() if found else ""
-    if head[8:9] == b"{":
-        return "checkpoint"
+    if head[8:9] == b"{":  # safetensors; those of others are not ours
+        return "checkpoint" if b"doppler-" in head else ""
+    if head.startswith(b"PK"):  # an archive; its first member tells whether it holds arrays
+        name_bytes = int.from_bytes(head[26:28], "little")
+        return "npz" if head[30 : 30 + name_bytes].endswith(b".npy") else ""
+    if head.startswith((b"<?xml", b"<svg")):
+        return "svg" if b"<svg" in head else ""
     return next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), "")
 
 
