@@ -146,11 +146,14 @@ def test_stdin_and_process_substitution(
     assert piped("graph.json", "simulate", "-", "a.json", "--json") == dop(*simulate).out
     assert piped("a.json", "simulate", "graph.json", "-", "--json") == dop(*simulate).out
     assert piped("m.json", *simulate, "-t", "-") == dop(*simulate).out
-    shell = f"{sys.executable} -m doppler show <(cat a.json) --json"
-    done = subprocess.run(
-        ["bash", "-c", shell], cwd=files, capture_output=True, text=True, check=True
-    )
-    assert done.stdout == dop("show", "a.json", "--json").out
+    (files / "p.safetensors").write_bytes(shipped_bytes())
+    for file in ("a.json", "p.safetensors"):
+        shell = f"{sys.executable} -m doppler show <(cat {file}) --json"
+        done = subprocess.run(
+            ["bash", "-c", shell], cwd=files, capture_output=True, text=True, check=True
+        )
+        assert done.stdout == dop("show", file, "--json").out
+    assert piped("p.safetensors", "show", "-", "--json") == done.stdout
 
 
 def test_csv(dop: Dop, files: Path) -> None:

@@ -67,7 +67,7 @@ def show(
         return
     data = read_bytes(target)
     if data[8:9] == b"{":  # safetensors: eight bytes of length, then JSON
-        _show_checkpoint(Path(target), as_json)
+        _show_checkpoint(Path(target), data, as_json)
         return
     text, source = decoded(data, target), source_name(target)
     kind = _kind(text, target)
@@ -119,11 +119,11 @@ def _show_topology(topology: "Topology", as_json: bool) -> None:
         _print_topology(topology)
 
 
-def _show_checkpoint(path: Path, as_json: bool) -> None:
+def _show_checkpoint(path: Path, data: bytes, as_json: bool) -> None:
     """What a policy's checkpoint says about itself."""
     from doppler.policies.arrays.checkpoint import read_metadata
 
-    metadata = read_metadata(path)
+    metadata = read_metadata(path, data)
     if as_json:
         print_json(metadata)
         return

@@ -74,10 +74,13 @@ def _shipped() -> Traversable:
     return files("doppler").joinpath(*SHIPPED)
 
 
-def read_metadata(path: str | Path) -> dict[str, Any]:
-    """All that a checkpoint says about itself: its format, kind, config and provenance."""
+def read_metadata(path: str | Path, data: bytes | None = None) -> dict[str, Any]:
+    """All that a checkpoint says about itself: its format, kind, config and provenance.
+
+    `data` is what is in the file, where that was read already.
+    """
     path = Path(path)
-    with opened(path) as file:
+    with opened(path, data) as file:
         metadata: dict[str, Any] = dict(checked_metadata(file, path))
     for key in ("config", "provenance"):
         metadata[key] = json_object(metadata, key, path)

@@ -86,9 +86,12 @@ def reading(path: Path, broken: type[Exception]) -> Iterator[None]:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[TensorFile]:
-    """An open safetensors file; a `CheckpointError` where there is none, or a broken one."""
-    with reading(path, _BrokenError), _seekable(path) as file:
+def opened(path: Path, data: bytes | None = None) -> Iterator[TensorFile]:
+    """An open safetensors file; a `CheckpointError` where there is none, or a broken one.
+
+    `data` is what is in it, where that was read already: a pipe can be read only once.
+    """
+    with reading(path, _BrokenError), _seekable(path, data) as file:
         size = file.seek(0, 2)
         file.seek(0)
         length = int.from_bytes(file.read(8), "little")
@@ -99,8 +102,10 @@ def opened(path: Path) -> Iterator[TensorFile]:
         yield TensorFile(entries, texts, file, 8 + length)
 
 
-def _seekable(path: Path) -> IO[bytes]:
-    return BytesIO(read_bytes(path)) if is_pipe(path) else path.open("rb")
+def _seekable(path: Path, data: bytes | None) -> IO[bytes]:
+    if data is None and is_pipe(path):
+        data = read_bytes(path)
+    return path.open("rb") if data is None else BytesIO(data)
 
 
 def _parsed(header: bytes) -> tuple[dict[str, Entry], dict[str, str]]:
