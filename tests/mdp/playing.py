@@ -11,7 +11,7 @@ from doppler.mdp.episode import Episode
 from doppler.mdp.features import NUM_FEATURES
 from doppler.mdp.instance import Instance
 from doppler.mdp.kernel import Choice, Record, State, Weights, make_state, roll_out
-from doppler.mdp.rollout import NOTHING_FORCED, Sampling
+from doppler.mdp.rollout import NOTHING_ASSIGNED, PartialAssignments, Sampling
 from doppler.topology import Device, Link, Topology
 
 SAMPLED = Sampling()
@@ -31,8 +31,7 @@ def play(
     sampling: Sampling = SAMPLED,
     *,
     seeds: int | IntArray = 1,
-    forced: IntArray = NOTHING_FORCED,
-    orders: IntArray = NOTHING_FORCED,
+    partial: PartialAssignments = NOTHING_ASSIGNED,
 ) -> Played:
     """Episodes with everything recorded, by one call of the kernel."""
     seeds = np.arange(seeds) if isinstance(seeds, int) else seeds
@@ -49,9 +48,9 @@ def play(
         sampling.place_temperature,
         sampling.epsilon,
         sampling.alike,
-        int(sampling.place_early),
+        sampling.place_early,
     )
-    roll_out(instance.tables, weights, choice, forced, orders, seeds, state, record)
+    roll_out(instance.tables, weights, choice, partial, seeds, state, record)
     return Played(state, record)
 
 

@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 from mdp.playing import Played, candidates_of, play, random_weights, replay
 from strategies import graphs, topologies
 
-from doppler.base.arrays import IntArray
 from doppler.graph import Graph, GraphBuilder, build_graph
 from doppler.mdp import Episode, Instance, make_instance
-from doppler.mdp.rollout import FREE, Roller, Sampling
+from doppler.mdp.rollout import NO_GROUP, UNASSIGNED, PartialAssignments, Roller, Sampling
 from doppler.problem import Problem
 from doppler.programs import random_dag
 from doppler.topology import Topology
@@ -54,42 +53,52 @@ def test_small_graphs(data: st.DataObject, sampling: Sampling, seed: int) -> Non
     if instance.num_vertices == 0:
         assert Episode(instance).done
         return
-    row = st.lists(
-        st.integers(-4, topology.num_devices - 1).filter(lambda x: -2 - x < instance.num_vertices),
-        min_size=instance.num_vertices,
-        max_size=instance.num_vertices,
-    )
-    forced = np.array(data.draw(st.just(np.zeros((0, 0))) | st.tuples(row, row)), np.int64)
-    weights = random_weights(instance, seed % 5)
-    played = play(instance, weights, sampling, seeds=np.array([seed, seed + 1]), forced=forced)
+    partial = data.draw(partial_assignments(instance))
+    seeds, weights = np.array([seed, seed + 1]), random_weights(instance, seed % 5)
+    played = play(instance, weights, sampling, seeds=seeds, partial=partial)
     assert_equal(instance, played)
-    if len(forced):
-        given_ = forced >= 0
-        assert (played.record.devices[given_] == forced[given_]).all()
-        assert_together(instance, played, forced)
-    seeds = np.array([seed, seed + 1])
-    unseen = Roller(instance).play(weights, sampling, seeds, forced=forced, record=False)
+    if len(partial.devices):
+        given_ = partial.devices != UNASSIGNED
+        assert (played.record.devices[given_] == partial.devices[given_]).all()
+    if len(partial.groups):
+        assert_together(instance, played, partial)
+    unseen = Roller(instance).play(weights, sampling, seeds, partial=partial, record=False)
     np.testing.assert_array_equal(unseen.order, played.record.order)
     np.testing.assert_array_equal(unseen.devices, played.record.devices)
-    orders = played.record.order
-    again = play(instance, weights, sampling, seeds=seeds, forced=forced, orders=orders)
+    in_order = partial._replace(orders=played.record.order)
+    again = play(instance, weights, sampling, seeds=seeds, partial=in_order)
     for one, other in zip(again.record, played.record, strict=True):
         np.testing.assert_array_equal(one, other)
 
 
-def assert_together(instance: Instance, played: Played, forced: IntArray) -> None:
+@st.composite
+def partial_assignments(draw: st.DrawFn, instance: Instance) -> PartialAssignments:
+    """Two of them, with and without devices and groups."""
+    n = instance.num_vertices
+
+    def rows(low: int, high: int) -> st.SearchStrategy[list[int]]:
+        return st.lists(st.integers(low, high), min_size=n, max_size=n)
+
+    device_rows = rows(UNASSIGNED, instance.num_devices - 1)
+    devices = draw(st.just(np.zeros((0, 0))) | st.tuples(device_rows, device_rows))
+    groups = draw(st.just([]) | rows(NO_GROUP, min(2, n - 1)))
+    return PartialAssignments(np.array(devices, np.int64), np.array(groups, np.int64))
+
+
+def assert_together(instance: Instance, played: Played, partial: PartialAssignments) -> None:
     """Vertices of a group are where the one before them went, as long as there is room."""
-    memory_bytes = instance.tables.memory_bytes
-    for order, devices, row in zip(played.record.order, played.record.devices, forced, strict=True):
+    memory_bytes, record = instance.tables.memory_bytes, played.record
+    for b, (order, devices) in enumerate(zip(record.order, record.devices, strict=True)):
         last: dict[int, int] = {}
         for episode, vertex in replay(instance, order, devices):
-            number = FREE - 1 - int(row[vertex])
-            if number in last:
-                device = last[number]
+            is_given = len(partial.devices) and partial.devices[b, vertex] != UNASSIGNED
+            group = NO_GROUP if is_given else int(partial.groups[vertex])
+            if group in last:
+                device = last[group]
                 held = episode.held_bytes[device] + episode.added_bytes(vertex, device)
                 assert devices[vertex] == device or held > memory_bytes[device]
-            if number >= 0:
-                last[number] = int(devices[vertex])
+            if group != NO_GROUP:
+                last[group] = int(devices[vertex])
 
 
 @pytest.mark.parametrize("machine", ["p100x4", "v100x8", "a100x2-t4x2", "cpu2", "reference:1"])

@@ -25,7 +25,7 @@ from doppler.base.arrays import FloatArray
 from doppler.graph import GraphBuilder
 from doppler.mdp import DEVICE_FEATURES, Instance, make_instance
 from doppler.mdp.kernel import Weights
-from doppler.mdp.rollout import GREEDY, MIN_PART, Roller, Sampling, in_group
+from doppler.mdp.rollout import GREEDY, MIN_PART, PartialAssignments, Roller, Sampling
 from doppler.placers.lists.reference import place_by_rank
 from doppler.placers.lists.rules import RankRule, flatten
 from doppler.problem import Problem
@@ -110,15 +110,15 @@ def test_the_greedy_take_the_best_and_of_equals_the_lowest_id() -> None:
     assert (record.devices == 0).all()
 
 
-def test_forced_devices_change_neither_order_nor_chance() -> None:
+def test_given_devices_change_neither_order_nor_chance() -> None:
     instance, weights = larger()
     free = play(instance, weights, seeds=4).record
     rng = np.random.default_rng(0)
-    forced = np.where(rng.random(free.devices.shape) < 0.5, rng.integers(4, size=(4, 60)), -1)
-    record = play(instance, weights, seeds=4, forced=forced).record
+    devices = np.where(rng.random(free.devices.shape) < 0.5, rng.integers(4, size=(4, 60)), -1)
+    record = play(instance, weights, seeds=4, partial=PartialAssignments(devices)).record
     assert record.order.tolist() == free.order.tolist()
-    assert (record.devices[forced >= 0] == forced[forced >= 0]).all()
-    again = play(instance, weights, seeds=4, forced=record.devices).record
+    assert (record.devices[devices >= 0] == devices[devices >= 0]).all()
+    again = play(instance, weights, seeds=4, partial=PartialAssignments(record.devices)).record
     np.testing.assert_array_equal(again.features, record.features)
 
 
@@ -126,7 +126,7 @@ def test_groups_are_placed_together_by_their_first() -> None:
     instance, weights = larger()
     free = play(instance, weights, seeds=8).record
     groups = np.arange(60) // 5
-    record = play(instance, weights, seeds=8, forced=np.tile(in_group(groups), (8, 1))).record
+    record = play(instance, weights, seeds=8, partial=PartialAssignments(groups=groups)).record
     assert record.order.tolist() == free.order.tolist()
     assert (record.devices == record.devices[:, 5 * groups]).all()
     rows, first = np.arange(8), record.order[:, 0]
@@ -268,11 +268,12 @@ def test_a_roller_plays_policies_of_any_width_one_after_the_other() -> None:
         np.testing.assert_array_equal(mine.devices, fresh.devices)
 
 
-def test_forced_devices_may_be_laid_out_in_any_way() -> None:
+def test_given_devices_may_be_laid_out_in_any_way() -> None:
     instance, weights = larger()
-    forced = np.asfortranarray(np.random.default_rng(0).integers(4, size=(20, 60)))
-    rollouts = Roller(instance, threads=2).play(weights, Sampling(), np.arange(20), forced=forced)
-    np.testing.assert_array_equal(rollouts.devices, forced)
+    devices = np.asfortranarray(np.random.default_rng(0).integers(4, size=(20, 60)))
+    partial = PartialAssignments(devices)
+    rollouts = Roller(instance, threads=2).play(weights, Sampling(), np.arange(20), partial=partial)
+    np.testing.assert_array_equal(rollouts.devices, devices)
 
 
 def test_no_seeds_no_episodes() -> None:

@@ -2,6 +2,7 @@
 
 from importlib.resources import as_file, files
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,21 +10,12 @@ from policies.arrays.making import array_policy, write_policy
 
 from doppler import errors, programs
 from doppler.graph import Graph
-from doppler.mdp.instance import Instance, make_instance
+from doppler.mdp.instance import make_instance
 from doppler.placers import Placer, ask, make_placer, placer_names
 from doppler.placers.learned import doppler as doppler_placer
-from doppler.placers.learned.doppler import (
-    BESIDES,
-    BY_LOT,
-    FIRST,
-    FRESH,
-    LINEAGES,
-    MOST,
-    PAIRS,
-    POLICY_FILE,
-    WORTH,
-    DopplerPlacer,
-)
+from doppler.placers.learned.batches import Kind
+from doppler.placers.learned.config import NeighbourhoodConfig
+from doppler.placers.learned.doppler import POLICY_FILE, DopplerPlacer
 from doppler.placers.portfolio import AutoPlacer
 from doppler.policies.arrays import checkpoint
 from doppler.policies.arrays.checkpoint import read_provenance, shipped_bytes
@@ -158,11 +150,11 @@ def test_the_portfolio_limits_how_long_the_policy_is_sampled(
 ) -> None:
     asked: list[float | None] = []
 
-    def propose(self: DopplerPlacer, instance: Instance, *, seed: int, budget_s: float | None):
+    def answer(self: DopplerPlacer, problem: Problem, *, seed: int, budget_s: float | None):
         asked.append(budget_s)
         raise errors.DopplerError("enough")
 
-    monkeypatch.setattr(DopplerPlacer, "propose", propose)
+    monkeypatch.setattr(DopplerPlacer, "answer", answer)
     learned = DopplerPlacer(policy(), seconds=own_s)
     AutoPlacer(1.0, instant=("single",), learned=learned).place(Problem(graph(), TOPOLOGY))
     assert asked == [given_s]
@@ -246,34 +238,68 @@ def test_larger_problems_have_fewer_samples() -> None:
         )
         for n in (30, 1000, 3000)
     ]
-    pairs = [n * (4 + BESIDES) for n in (1000, 3000)]
-    assert counts == [3 + MOST, *(3 + PAIRS // count for count in pairs)]
+    search = placer.search
+    pairs = [n * (4 + search.vertex_pairs) for n in (1000, 3000)]
+    assert counts == [3 + search.max_samples, *(3 + search.max_pairs // count for count in pairs)]
 
 
 @pytest.mark.parametrize("samples", [1, 40, 100, 5000])
-def test_all_kinds_of_samples_in_all_lineages(samples: int) -> None:
-    """Half of the first are on parts of the machine; lineages are given up, down to one."""
+def test_all_kinds_of_samples_in_all_populations(samples: int) -> None:
+    """Half of the first are on parts of the machine; populations are dropped, down to one."""
     placer, parts = DopplerPlacer(policy(), samples=samples), 5
+    search = placer.search
     batches = list(placer._batches(make_instance(Problem(graph(), TOPOLOGY)), parts))
     greedy, sampled = batches[:parts], batches[parts:]
     assert [batch.part for batch in greedy] == list(range(parts))
     assert sum(batch.count for batch in sampled) == samples
-    fresh = [batch for batch in sampled if not batch.again]
-    assert sum(batch.count for batch in fresh) == max(min(FIRST, samples), int(FRESH * samples))
+    assert {batch.kind for batch in greedy} == {Kind.GREEDY}
+    initial = [batch for batch in sampled if batch.kind is Kind.INITIAL]
+    expected = max(min(search.min_initial, samples), int(search.initial_share * samples))
+    assert sum(batch.count for batch in initial) == expected
     if samples == 5000:
-        count = min(samples // WORTH, LINEAGES)
-        assert {batch.turn for batch in fresh} == set(range(count))
-        for lineage in range(count):
-            mine = [batch for batch in fresh if batch.turn == lineage]
-            assert len({(b.config.select, b.config.place) for b in mine}) == 3
-            assert {b.part == 0 for b in mine} == {lineage % 2 == 0}
-        assert {batch.part for batch in fresh} == {0, 1, 2, 3}
-    again = [batch for batch in sampled if batch.again]
-    left = [batch.lineages for batch in again]
+        count = min(samples // search.samples_per_population, search.max_populations)
+        assert {batch.population for batch in initial} == set(range(count))
+        for number in range(count):
+            mine = [batch for batch in initial if batch.population == number]
+            assert len({(b.policy.select, b.policy.place) for b in mine}) == 3
+            assert {b.part == 0 for b in mine} == {number % 2 == 0}
+        assert {batch.part for batch in initial} == {0, 1, 2, 3}
+    neighbours = [batch for batch in sampled if batch.kind is Kind.NEIGHBOUR]
+    assert all(batch.keeps_order for batch in neighbours)
+    left = [batch.populations for batch in neighbours]
     assert left == sorted(left, reverse=True)
     if samples == 5000:
         assert set(left) == {4, 2, 1}
-        assert {batch.by_lot for batch in again} == set(BY_LOT)
+        assert {batch.random_share for batch in neighbours} == set(search.random_shares)
+
+
+def test_where_the_rule_places_neighbours_differ_in_their_order() -> None:
+    placer = DopplerPlacer(policy(), samples=100, place=False)
+    batches = list(placer._batches(make_instance(Problem(graph(), TOPOLOGY)), 3))
+    neighbours = [batch for batch in batches if batch.kind is Kind.NEIGHBOUR]
+    assert {(batch.keeps_order, batch.random_share) for batch in neighbours} == {(False, 0.0)}
+
+
+def test_the_search_can_be_set() -> None:
+    search = NeighbourhoodConfig(max_samples=70, max_islands=0)
+    placer = DopplerPlacer(policy(), search=search)
+    makespans = placer.propose(make_instance(Problem(graph(), TOPOLOGY)))[2]
+    assert len(makespans) == 3 + 70
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ({"elites": 0}, "elites is 0, must be at least 1"),
+        ({"max_destroyed": 1.5}, "max_destroyed is 1.5, must be between 0 and 1"),
+        ({"random_shares": (0.5, -1.0)}, "random_shares is -1.0, must be between 0 and 1"),
+        ({"temperatures": ()}, "must not be empty"),
+        ({"min_group_work": 3.0}, "at most max_group_work"),
+    ],
+)
+def test_settings_that_cannot_be(setting: dict[str, Any], words: str) -> None:
+    with pytest.raises(errors.ConfigError, match=words):
+        NeighbourhoodConfig(**setting)
 
 
 def test_the_policy_that_comes_with_the_package() -> None:

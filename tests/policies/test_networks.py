@@ -15,7 +15,7 @@ from doppler.graph.levels import Levels
 from doppler.mdp import FEATURE_SETS, Episode, Instance, make_instance
 from doppler.mdp.features import CROWDED, DEVICE_FEATURES, OVERFULL
 from doppler.mdp.kernel import Weights
-from doppler.mdp.rollout import GREEDY, Roller, Sampling
+from doppler.mdp.rollout import GREEDY, UNASSIGNED, PartialAssignments, Roller, Sampling
 from doppler.problem import Problem
 from doppler.programs import random_dag
 from doppler.topology import Topology
@@ -225,7 +225,7 @@ def chain() -> Graph:
 
 @pytest.mark.parametrize("features", ["paper", "default"])
 def test_the_kernel_draws_from_the_teacher_forced_logits(features: str) -> None:
-    """With all devices forced but one vertex's, what is left in memory are its logits."""
+    """With all devices given but one vertex's, what is left in memory are its logits."""
     instance, policy = larger(), small_policy(features)
     scores = scored(policy, instance)
     weights = weights_of(policy, scores)
@@ -236,15 +236,16 @@ def test_the_kernel_draws_from_the_teacher_forced_logits(features: str) -> None:
             scores.place, order, devices.gather(1, order), torch.as_tensor(record.features)
         )[0].numpy()
     for step, vertex in enumerate(record.order[0].tolist()):
-        forced = record.devices.copy()
-        forced[0, vertex] = -1
+        devices_but_one = record.devices.copy()
+        devices_but_one[0, vertex] = UNASSIGNED
+        partial = PartialAssignments(devices_but_one)
         sampling = Sampling(place_temperature=0.0, alike=False)  # the same order; the best device
-        played = play(instance, weights, sampling, forced=forced)
+        played = play(instance, weights, sampling, partial=partial)
         np.testing.assert_allclose(played.state.logits, logits[step], **CLOSE)
         assert played.record.devices[0, vertex] == np.argmax(played.state.logits)
         for alike in (False, True):
             sampling = Sampling(place_temperature=0.5, alike=alike)
-            warm = play(instance, weights, sampling, forced=forced)
+            warm = play(instance, weights, sampling, partial=partial)
             expected = place_log_softmax(torch.as_tensor(logits[step]), 0.5, alike=alike).exp()
             shares = warm.state.logits / warm.state.logits.sum()
             np.testing.assert_allclose(shares, expected, **CLOSE)

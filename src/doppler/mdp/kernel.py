@@ -23,7 +23,7 @@ from doppler.mdp.features import (
     TIE,
 )
 from doppler.mdp.instance import Tables
-from doppler.mdp.rollout import FREE
+from doppler.mdp.rollout import NO_GROUP, UNASSIGNED, PartialAssignments
 
 Floats = npt.NDArray[np.float32]
 
@@ -42,7 +42,6 @@ summing: Any = njit(
 LEAK = np.float32(0.01)  # slope of LeakyReLU below zero
 LEAST_WEIGHT = 1e-280  # of all candidates together; below, rounding shows
 MOST = 600.0  # logarithm of the largest weight of a candidate
-BY_POLICY, BY_EARLIEST_START = 0, 1  # who places
 
 
 class Weights(NamedTuple):
@@ -65,7 +64,7 @@ class Choice(NamedTuple):
     place_temperature: float  # of PLC
     epsilon: float  # probability of a random action instead
     alike: bool  # devices with the same logit are one choice
-    placer: int  # BY_POLICY, or BY_EARLIEST_START with ties at random
+    place_early: bool  # the critical-path rule places, ties at random, instead of PLC
 
 
 class State(NamedTuple):
@@ -74,13 +73,13 @@ class State(NamedTuple):
     missing: IntArray  # (n,) producers that are not placed
     candidate: IntArray  # (n,)
     entered: IntArray  # (n,) the step since which a vertex is a candidate
-    weight: FloatArray  # (2p,) in the lottery of SEL: see `deal`
+    weight: FloatArray  # (2p,) sum tree that SEL samples from: see `weigh_all`
     best: IntArray  # (2p,) likewise, for the greedy
     begin_s: FloatArray  # (n,)
     end_s: FloatArray  # (n,)
     slot_free_s: FloatArray  # (S,)
     device_work: FloatArray  # (D,)
-    group_device: IntArray  # (n,) of a group that is placed together; -1: not placed yet
+    group_device: IntArray  # (n,) of a group that is placed together, or UNASSIGNED
     device: IntArray  # (n,) where the placed ones are
     arrival_s: FloatArray  # (D,) when the inputs of the vertex in hand are on a device
     added_bytes: FloatArray  # (D,) bytes of copies of inputs that the vertex in hand needs there
@@ -111,7 +110,7 @@ class Record(NamedTuple):
     since: IntArray  # (B, n) from when on the vertex selected at each step was a candidate
 
 
-by_reference(Tables, Weights, Choice, State, Record)
+by_reference(Tables, Weights, Choice, PartialAssignments, State, Record)
 
 
 def make_state(t: Tables, w: Weights) -> State:
@@ -157,119 +156,129 @@ def roll_out(
     t: Tables,
     w: Weights,
     c: Choice,
-    forced: IntArray,
-    orders: IntArray,
+    p: PartialAssignments,
     seeds: IntArray,
     s: State,
     r: Record,
 ) -> None:
-    """Play one episode per seed, with (B, n) forced and (B, n) orders as in `Roller.play`."""
+    """Play one episode per seed, which completes a partial assignment."""
     for b in range(len(seeds)):
-        play(t, w, c, forced, orders, np.uint64(seeds[b]), s, r, b)
+        play(t, w, c, p, np.uint64(seeds[b]), s, r, b)
 
 
 @inlined
 def play(
-    t: Tables,
-    w: Weights,
-    c: Choice,
-    forced: IntArray,
-    orders: IntArray,
-    seed: int,
-    s: State,
-    r: Record,
-    b: int,
+    t: Tables, w: Weights, c: Choice, p: PartialAssignments, seed: int, s: State, r: Record, b: int
 ) -> None:
     """Play episode b.
 
-    Unless it is recorded, what is seen of a vertex is left out where it is told its device, and all
-    but the order once no choice is left.
+    Unless it is recorded, what is seen of a vertex is left out where it has a device already, and
+    all but the order once no vertex is unassigned.
     """
-    n, num_devices = t.exec_s.shape
-    recorded = len(r.features) > 0
-    choices = n
-    if len(forced):
-        for v in range(n):
-            choices -= forced[b, v] >= 0
-    rng = uint64(seed)
+    n, recorded = len(t.exec_s), len(r.features) > 0
+    rng, unassigned = uint64(seed), count_unassigned(p, b, n)
     count, even = begin(t, s), 0.0
-    given, drawn_by_lot = len(orders) > 0, c.select_temperature > 0.0
-    if not given:
-        even = deal(w, c, s, count)
+    has_order = len(p.orders) > 0
+    if not has_order:
+        even = weigh_all(w, c, s, count)
     for step in range(n):
         rng, drawn = uniform(rng)
         rng, chance = uniform(rng)
-        if given:
-            v = orders[b, step]
+        if has_order:
+            v = p.orders[b, step]
         else:
-            if drawn_by_lot and s.weight[1] < LEAST_WEIGHT:
-                even = deal(w, c, s, count)
-            at = select(c, s, count, drawn, chance)
-            v = s.candidate[at]
+            v, even = take_candidate(w, c, s, count, even, drawn, chance)
             count -= 1
-            leave(w, c, s, at, count)
         if len(r.since):
             r.since[b, step] = s.entered[v]
-        device = told(forced, s, b, v)
-        if recorded or device < 0:
+        device = p.devices[b, v] if len(p.devices) else UNASSIGNED
+        is_choice, group = device == UNASSIGNED, NO_GROUP
+        if is_choice and len(p.groups):
+            group = p.groups[v]
+            if group != NO_GROUP:
+                device = s.group_device[group]
+        if recorded or device == UNASSIGNED:
             observe(t, s, v)
-        elif choices > 0:
+        elif unassigned > 0:
             sort_reads(t, s, v)
-        if device >= 0 and forced[b, v] < FREE and is_crowded(t, s, v, device):
-            device = -1
+        if device != UNASSIGNED and group != NO_GROUP and is_crowded(t, s, v, device):
+            device = UNASSIGNED
             if not recorded:
                 observe(t, s, v)
         if recorded:
-            for d in range(num_devices):
-                for f in range(NUM_FEATURES):
-                    r.features[b, step, d, f] = s.features[d, f]
+            record_features(s, r, b, step)
         rng, drawn = uniform(rng)
         rng, chance = uniform(rng)
-        if device < 0:
+        if device == UNASSIGNED:
             device = choose(t, w, c, s, v, drawn, chance)
         r.order[b, step] = v
         r.devices[b, v] = device
-        if recorded or choices > 0:
+        if recorded or unassigned > 0:
             put(t, w, s, v, device)
-        if len(forced) and forced[b, v] < 0:
-            choices -= 1
-            if forced[b, v] < FREE:
-                s.group_device[FREE - 1 - forced[b, v]] = device
+        unassigned -= is_choice
+        if group != NO_GROUP:
+            s.group_device[group] = device
         for e in range(t.edge_ptr[v], t.edge_ptr[v + 1]):
             reader = t.edge_reader[e]
             s.missing[reader] -= 1
             if s.missing[reader] == 0:
                 s.entered[reader] = step + 1
-                if given:
-                    continue
-                s.candidate[count] = reader
-                count += 1
-                if drawn_by_lot and w.score[reader] - even > MOST * c.select_temperature:
-                    even = deal(w, c, s, count)
-                else:
-                    enter(w, c, s, count - 1, even)
+                if not has_order:
+                    even = add_candidate(w, c, s, reader, count, even)
+                    count += 1
+
+
+@inlined
+def count_unassigned(p: PartialAssignments, b: int, n: int) -> int:
+    """How many of the n vertices have no device before episode b."""
+    count = n
+    if len(p.devices):
+        for v in range(n):
+            count -= p.devices[b, v] != UNASSIGNED
+    return count
+
+
+@inlined
+def take_candidate(
+    w: Weights, c: Choice, s: State, count: int, even: float, drawn: float, chance: float
+) -> tuple[int, float]:
+    """SEL's choice, which is a candidate no longer, and the score that has the weight 1."""
+    if c.select_temperature > 0.0 and s.weight[1] < LEAST_WEIGHT:
+        even = weigh_all(w, c, s, count)
+    at = select(c, s, count, drawn, chance)
+    v = s.candidate[at]
+    leave(w, c, s, at, count - 1)
+    return v, even
+
+
+@inlined
+def add_candidate(w: Weights, c: Choice, s: State, v: int, count: int, even: float) -> float:
+    """Make v a candidate besides `count` others; the score that has the weight 1."""
+    s.candidate[count] = v
+    if c.select_temperature > 0.0 and w.score[v] - even > MOST * c.select_temperature:
+        return weigh_all(w, c, s, count + 1)
+    enter(w, c, s, count, even)
+    return even
+
+
+@inlined
+def record_features(s: State, r: Record, b: int, step: int) -> None:
+    """Record what was observed at a step of episode b."""
+    for d in range(s.features.shape[0]):
+        for f in range(NUM_FEATURES):
+            r.features[b, step, d, f] = s.features[d, f]
 
 
 @inlined
 def choose(t: Tables, w: Weights, c: Choice, s: State, v: int, drawn: float, chance: float) -> int:
     """The device that is chosen for v, which has been observed."""
     num_devices = t.exec_s.shape[1]
-    if c.placer == BY_EARLIEST_START:
+    if c.place_early:
         return place_early(s, num_devices, drawn)
     if chance < c.epsilon:
         return min(int(drawn * num_devices), num_devices - 1)
     score_devices(w, s, v)
     return sample(s, c.place_temperature, c.alike, drawn)
-
-
-@inlined
-def told(forced: IntArray, s: State, b: int, v: int) -> int:
-    """The device that v is forced to, or that its group is on; -1 if it is to be chosen."""
-    if len(forced) == 0:
-        return -1
-    if forced[b, v] < FREE:
-        return s.group_device[FREE - 1 - forced[b, v]]
-    return forced[b, v]
 
 
 @inlined
@@ -296,7 +305,7 @@ def begin(t: Tables, s: State) -> int:
     count = 0
     for v in range(n):
         s.missing[v] = t.num_reads[v]
-        s.group_device[v] = -1
+        s.group_device[v] = UNASSIGNED
         if t.num_reads[v] == 0:
             s.candidate[count] = v
             s.entered[v] = 0
@@ -321,11 +330,11 @@ def begin(t: Tables, s: State) -> int:
 
 
 @inlined
-def deal(w: Weights, c: Choice, s: State, count: int) -> float:
-    """Make the lottery of the candidates anew; the score that has the weight 1, the best of theirs.
+def weigh_all(w: Weights, c: Choice, s: State, count: int) -> float:
+    """Make the sum tree of the candidates; the score that has the weight 1, the best of theirs.
 
-    The lottery is a binary tree over the slots of the candidates: node 1 is the root, 2i and 2i + 1
-    are below i, and p + slot is a slot, with p the next power of 2. A node has the sum of what is
+    It is a binary tree over the slots of the candidates: node 1 is the root, 2i and 2i + 1 are
+    below i, and p + slot is a slot, with p the next power of 2. A node has the sum of what is
     below it: nothing is ever subtracted. For the greedy it has the best slot below it, or -1.
     """
     even, slots = -np.inf, len(s.weight) >> 1
@@ -343,7 +352,7 @@ def deal(w: Weights, c: Choice, s: State, count: int) -> float:
 
 @inlined
 def enter(w: Weights, c: Choice, s: State, slot: int, even: float) -> None:
-    """Let the candidate at a slot take part in the lottery."""
+    """Add the candidate at a slot to the sum tree."""
     slots = len(s.weight) >> 1
     s.weight[slots + slot] = weight_of(w, c, s, slot, even)
     s.best[slots + slot] = slot

@@ -2,7 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,14 +13,29 @@ from doppler.mdp.instance import Instance
 if TYPE_CHECKING:
     from doppler.mdp.kernel import State, Weights
 
-NOTHING_FORCED = np.zeros((0, 0), np.int64)
-FREE = -1  # where it is to be chosen
+UNASSIGNED = -1  # instead of a device: the policy places the vertex
+NO_GROUP = -1  # instead of a group: the vertex is placed alone
+NO_DEVICES, NO_ORDERS = np.zeros((0, 0), np.int64), np.zeros((0, 0), np.int64)
+NO_GROUPS = np.zeros(0, np.int64)
 MIN_PART = 8  # episodes from which a thread of its own pays
 
 
-def in_group(numbers: IntArray) -> IntArray:
-    """What forces vertices to be placed together that have the same number, from 0 to n - 1."""
-    return FREE - 1 - numbers
+class PartialAssignments(NamedTuple):
+    """What is decided of B assignments before a policy completes them; an empty array: nothing."""
+
+    devices: IntArray = NO_DEVICES  # (B, n) of each vertex, or UNASSIGNED
+    # (n,) number, below n, of the group of each vertex, or NO_GROUP. Unassigned vertices of a group
+    # follow the first of them that is placed, as long as there is room for them on its device.
+    groups: IntArray = NO_GROUPS
+    orders: IntArray = NO_ORDERS  # (B, n) vertices, each after its producers: nothing is selected
+
+    def rows(self, rows: slice) -> "PartialAssignments":
+        """Some of the assignments."""
+        devices, orders = (x[rows] if len(x) else x for x in (self.devices, self.orders))
+        return PartialAssignments(devices, self.groups, orders)
+
+
+NOTHING_ASSIGNED = PartialAssignments()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,17 +79,10 @@ class Roller:
         sampling: Sampling,
         seeds: IntArray,
         *,
-        forced: IntArray = NOTHING_FORCED,
-        orders: IntArray = NOTHING_FORCED,
+        partial: PartialAssignments = NOTHING_ASSIGNED,
         record: bool = True,
     ) -> Rollouts:
-        """One episode per seed.
-
-        `forced` says for (B, n) vertices: the device that it gets; or `FREE`; or the group of which
-        the first to be placed decides for all the others, as `in_group` writes it, as long as there
-        is room for them on its device. `orders`, if any, are (B, n) vertices in the order they are
-        placed in, each after its producers; then nothing is selected.
-        """
+        """One episode per seed, which completes a partial assignment."""
         from doppler.mdp.features import NUM_FEATURES
         from doppler.mdp.kernel import Choice, Record, make_state, roll_out
 
@@ -89,10 +97,11 @@ class Roller:
             float(sampling.place_temperature),
             float(sampling.epsilon),
             bool(sampling.alike),
-            int(sampling.place_early),
+            bool(sampling.place_early),
         )
         # Arrays of another layout have another type, and would be compiled for again.
-        seeds, forced, orders = (np.ascontiguousarray(x) for x in (seeds, forced, orders))
+        seeds = np.ascontiguousarray(seeds)
+        partial = PartialAssignments(*(np.ascontiguousarray(x) for x in partial))
         num_parts = max(min(self.threads, count // MIN_PART), 1)
         ends = [count * i // num_parts for i in range(num_parts + 1)]
         if self._shape != weights.hidden.shape:
@@ -103,9 +112,8 @@ class Roller:
         def work(i: int) -> None:
             rows = slice(ends[i], ends[i + 1])
             out = Record(order[rows], placed[rows], features[rows], since[rows])
-            given = [table[rows] if len(table) else table for table in (forced, orders)]
-            state = self._states[i]
-            roll_out(self.instance.tables, weights, choice, *given, seeds[rows], state, out)
+            state, part = self._states[i], partial.rows(rows)
+            roll_out(self.instance.tables, weights, choice, part, seeds[rows], state, out)
 
         if num_parts == 1:
             work(0)

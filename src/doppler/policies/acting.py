@@ -9,7 +9,7 @@ from torch import Tensor
 from doppler.base.arrays import IntArray
 from doppler.mdp.features import early
 from doppler.mdp.instance import Instance
-from doppler.mdp.rollout import NOTHING_FORCED, Roller, Rollouts, Sampling
+from doppler.mdp.rollout import NOTHING_ASSIGNED, PartialAssignments, Roller, Rollouts, Sampling
 from doppler.policies.arrays.acting import play
 from doppler.policies.dual import DualPolicy, PolicyConfig, Scores
 from doppler.policies.gradients.losses import (
@@ -44,7 +44,7 @@ class Actor:
         sampling: Sampling,
         seeds: IntArray,
         *,
-        forced: IntArray = NOTHING_FORCED,
+        partial: PartialAssignments = NOTHING_ASSIGNED,
         record: bool = True,
         config: PolicyConfig | None = None,
     ) -> Rollouts:
@@ -55,7 +55,7 @@ class Actor:
         from doppler.mdp.kernel import Weights
 
         weights, config = Weights(**policy.arrays(scores)), config or policy.config
-        return play(self.roller, weights, config, sampling, seeds, forced=forced, record=record)
+        return play(self.roller, weights, config, sampling, seeds, partial=partial, record=record)
 
 
 class DualPass:
@@ -111,7 +111,7 @@ class DualPass:
         config = self.policy.config
         replay = self.actor.play(
             *(self.policy, self.scores, sampling, seeds),
-            forced=devices[:, self.instance.vertices],
+            partial=PartialAssignments(devices[:, self.instance.vertices]),
             config=replace(config, select=False) if by_rule else config,
         )
         return chosen(self._place_log_probs(replay), replay)

@@ -1,4 +1,7 @@
-"""Which vertices are unassigned together, and their random repair, compiled."""
+"""Destroy operators, random repair and groups of a large-neighbourhood search, compiled.
+
+Repair by the policy is in `policy_repair`.
+"""
 
 from typing import Any
 
@@ -7,50 +10,48 @@ import numpy as np
 from doppler.base.arrays import BoolArray, FloatArray, IntArray
 from doppler.base.jit import by_reference, njit, part
 from doppler.mdp.instance import Tables
-from doppler.mdp.rollout import FREE
+from doppler.mdp.rollout import UNASSIGNED
+from doppler.placers.learned.config import OperatorSettings
 
-by_reference(Tables)
+by_reference(Tables, OperatorSettings)
 compiled: Any = njit(cache=True, nogil=True, no_cfunc_wrapper=True)
 inlined: Any = part(nogil=True)
-AHEAD = 4  # waiting vertices of which any may be next
-NEAR = 0.75  # probability that random repair takes a neighbour's device
-TRIES = 8  # until something changes
-UNDECIDED = -(1 << 60)
 
 
 @compiled
-def think_again(
+def destroy_and_repair_at_random(
     t: Tables,
-    devices: IntArray,
+    parents: IntArray,
     orders: IntArray,
     groups: IntArray,
     shares: FloatArray,
-    by_lot: float,
+    settings: OperatorSettings,
     seed: int,
 ) -> tuple[IntArray, IntArray]:
-    """(B, n) what to force, and the order, where some of one of (E, n) assignments is placed again.
+    """(B, n) devices, or UNASSIGNED where the policy is to repair, and (B, n) parents' orders.
 
-    Each of (B,) shares of the vertices is what is placed again: whole (n,) groups, if there are
-    any, or vertices around one of them or a stretch of the order, by turns. Each goes somewhere by
-    lot with a probability; for the others nothing is forced but to stay in their groups.
+    The parent of each is one of (E, n) assignments. About one of (B,) shares of its vertices are
+    destroyed: (n,) groups of them, if there are any; else, in turn, a stretch of its order or the
+    vertices around one.
     """
     np.random.seed(seed)
     n = orders.shape[1]
-    forced, order = np.empty((len(shares), n), np.int64), np.empty((len(shares), n), np.int64)
+    devices, order = np.empty((len(shares), n), np.int64), np.empty((len(shares), n), np.int64)
     for b in range(len(shares)):
-        of = np.random.randint(len(devices))
-        copy(orders[of], order[b])
-        for _ in range(TRIES):
+        parent = np.random.randint(len(parents))
+        copy(orders[parent], order[b])
+        for _ in range(settings.max_tries):
             if len(groups):
-                chosen = some(groups, shares[b])
+                destroyed = destroy_groups(groups, shares[b])
             elif b % 2:
-                chosen = ball(t, np.random.randint(n), int(shares[b] * n) + 1)
+                first, size = np.random.randint(n), int(shares[b] * n) + 1
+                destroyed = destroy_around_vertex(t, first, size, settings.frontier)
             else:
-                chosen = stretch(orders[of], shares[b])
-            copy(devices[of], forced[b])
-            if scatter(t, forced[b], orders[of], chosen, groups, by_lot):
+                destroyed = destroy_stretch(orders[parent], shares[b])
+            copy(parents[parent], devices[b])
+            if repair_at_random(t, devices[b], orders[parent], destroyed, groups, settings):
                 break
-    return forced, order
+    return devices, order
 
 
 @inlined
@@ -61,73 +62,108 @@ def copy(source: IntArray, target: IntArray) -> None:
 
 
 @inlined
-def scatter(
-    t: Tables,
-    row: IntArray,
-    order: IntArray,
-    chosen: BoolArray,
-    groups: IntArray,
-    by_lot: float,
-) -> bool:
-    """Unassign the chosen, each for random repair or for the policy; whether any may move."""
-    n, num_devices = t.exec_s.shape
-    code, changed = np.empty(n, np.int64), False
+def destroy_groups(groups: IntArray, share: float) -> BoolArray:
+    """(n,) whether a vertex is in one of the groups that are drawn at random, at least one."""
+    n = len(groups)
+    drawn, destroyed = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
+    for group in range(n):
+        drawn[group] = np.random.random() < share
+    drawn[groups[np.random.randint(n)]] = True
     for v in range(n):
-        code[v] = UNDECIDED
+        destroyed[v] = drawn[groups[v]]
+    return destroyed
+
+
+@inlined
+def destroy_stretch(order: IntArray, share: float) -> BoolArray:
+    """(n,) whether a vertex is in a stretch of the order, drawn at random."""
+    n = len(order)
+    length = min(int(share * n) + 1, n)
+    first = np.random.randint(n - length + 1)
+    destroyed = np.zeros(n, np.bool_)
+    for i in range(first, first + length):
+        destroyed[order[i]] = True
+    return destroyed
+
+
+@compiled
+def destroy_around_vertex(t: Tables, first: int, size: int, frontier: int) -> BoolArray:
+    """(n,) whether a vertex is one of about `size` around the first, roughly the nearest.
+
+    A breadth-first search, but that it goes on from any of the first `frontier` of its queue.
+    """
+    n = len(t.num_reads)
+    destroyed, queue = np.zeros(n, np.bool_), np.zeros(n, np.int64)
+    destroyed[first], queue[0] = True, first
+    at, end = 0, 1
+    while at < end < size:
+        other = at + np.random.randint(min(end - at, frontier))
+        queue[at], queue[other] = queue[other], queue[at]
+        v = queue[at]
+        at += 1
+        for e in range(t.edge_ptr[v], t.edge_ptr[v + 1]):
+            end = include(t.edge_reader[e], destroyed, queue, end)
+        for i in range(t.read_ptr[v], t.read_ptr[v + 1]):
+            end = include(t.edge_producer[t.read_edge[i]], destroyed, queue, end)
+    for i in range(size, end):
+        destroyed[queue[i]] = False
+    return destroyed
+
+
+@inlined
+def include(v: int, destroyed: BoolArray, queue: IntArray, end: int) -> int:
+    """Add a vertex to the queue if it is new; the end of the queue."""
+    if destroyed[v]:
+        return end
+    destroyed[v], queue[end] = True, v
+    return end + 1
+
+
+@inlined
+def repair_at_random(
+    t: Tables,
+    devices: IntArray,
+    order: IntArray,
+    destroyed: BoolArray,
+    groups: IntArray,
+    settings: OperatorSettings,
+) -> bool:
+    """Assign a share of the destroyed vertices, or groups, at random, and unassign the rest.
+
+    Returns whether any vertex is unassigned or has moved. Until its turn comes, a destroyed vertex
+    still counts as being on its old device.
+    """
+    n = t.exec_s.shape[0]
+    is_repaired, group_device, changed = np.zeros(n, np.bool_), np.empty(n, np.int64), False
     for v in order:
-        if chosen[v]:
+        if destroyed[v]:
             group = groups[v] if len(groups) else v
-            if code[group] == UNDECIDED:
-                code[group] = FREE - 1 - group if len(groups) else FREE
-                if np.random.random() < by_lot:
-                    code[group] = likely_device(t, row, v, num_devices)
-            changed = changed or code[group] != row[v]
-            row[v] = code[group]
+            if not is_repaired[group]:
+                is_repaired[group], group_device[group] = True, UNASSIGNED
+                if np.random.random() < settings.random_share:
+                    group_device[group] = random_device(t, devices, v, settings)
+            changed = changed or group_device[group] != devices[v]
+            devices[v] = group_device[group]
     return changed
 
 
 @inlined
-def likely_device(t: Tables, row: IntArray, v: int, num_devices: int) -> int:
-    """Mostly the device of a vertex that v reads or is read by, where it has one."""
+def random_device(t: Tables, devices: IntArray, v: int, settings: OperatorSettings) -> int:
+    """Mostly the device of a vertex that v reads or is read by, if that is assigned."""
     reads = t.read_ptr[v + 1] - t.read_ptr[v]
     count = reads + t.edge_ptr[v + 1] - t.edge_ptr[v]
-    if count > 0 and np.random.random() < NEAR:
+    if count > 0 and np.random.random() < settings.near_probability:
         i = np.random.randint(count)
         e = t.read_edge[t.read_ptr[v] + i] if i < reads else t.edge_ptr[v] + i - reads
-        device = row[t.edge_producer[e] if i < reads else t.edge_reader[e]]
-        if device >= 0:
+        device = devices[t.edge_producer[e] if i < reads else t.edge_reader[e]]
+        if device != UNASSIGNED:
             return device
-    return np.random.randint(num_devices)
-
-
-@inlined
-def some(groups: IntArray, share: float) -> BoolArray:
-    """The vertices of some groups, drawn at random, at least one."""
-    n = len(groups)
-    lots, chosen = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
-    for v in range(n):
-        lots[v] = np.random.random() < share
-    lots[groups[np.random.randint(n)]] = True
-    for v in range(n):
-        chosen[v] = lots[groups[v]]
-    return chosen
-
-
-@inlined
-def stretch(order: IntArray, share: float) -> BoolArray:
-    """Those that follow one another in an order."""
-    n = len(order)
-    length = min(int(share * n) + 1, n)
-    first = np.random.randint(n - length + 1)
-    chosen = np.zeros(n, np.bool_)
-    for i in range(first, first + length):
-        chosen[order[i]] = True
-    return chosen
+    return np.random.randint(t.exec_s.shape[1])
 
 
 @compiled
-def join(t: Tables, order: IntArray, work: FloatArray, most: float) -> IntArray:
-    """(n,) group of each vertex, after both ends of every edge, in this order, are put in one.
+def merge_ends(t: Tables, order: IntArray, work: FloatArray, most: float) -> IntArray:
+    """(n,) group of each vertex, after the groups of the ends of every edge, in this order, merged.
 
     No group gets more than `most` of the (n,) work. Its number is that of one of its vertices.
     """
@@ -150,33 +186,3 @@ def root(parent: IntArray, v: int) -> int:
         parent[v] = parent[parent[v]]
         v = parent[v]
     return v
-
-
-@compiled
-def ball(t: Tables, first: int, size: int) -> BoolArray:
-    """(n,) whether a vertex is one of about `size` around the first, roughly the nearest."""
-    n = len(t.num_reads)
-    inside, queue = np.zeros(n, np.bool_), np.zeros(n, np.int64)
-    inside[first], queue[0] = True, first
-    at, end = 0, 1
-    while at < end < size:
-        other = at + np.random.randint(min(end - at, AHEAD))
-        queue[at], queue[other] = queue[other], queue[at]
-        v = queue[at]
-        at += 1
-        for e in range(t.edge_ptr[v], t.edge_ptr[v + 1]):
-            end = include(t.edge_reader[e], inside, queue, end)
-        for i in range(t.read_ptr[v], t.read_ptr[v + 1]):
-            end = include(t.edge_producer[t.read_edge[i]], inside, queue, end)
-    for i in range(size, end):
-        inside[queue[i]] = False
-    return inside
-
-
-@inlined
-def include(v: int, inside: BoolArray, queue: IntArray, end: int) -> int:
-    """Let a vertex wait if it is new; the end of the queue."""
-    if inside[v]:
-        return end
-    inside[v], queue[end] = True, v
-    return end + 1

@@ -11,12 +11,14 @@ from doppler.base.arrays import FloatArray, IntArray, unboxed
 from doppler.errors import CheckpointError, ConfigError, Interrupted, MissingExtraError
 from doppler.mdp.instance import Instance, make_instance
 from doppler.placers.base import Shown, assign
-from doppler.placers.learned.doppler import BATCH, POLICY_FILE
+from doppler.placers.learned.doppler import POLICY_FILE
 from doppler.problem import Problem
 from doppler.sim.simulator import Simulator
 
 if TYPE_CHECKING:
     from doppler.policies.rivals.base import RivalPolicy
+
+MAX_BATCH = 200_000  # assignments sampled between looks at the clock
 
 
 class LearnedPlacer(Shown):
@@ -71,15 +73,15 @@ class LearnedPlacer(Shown):
         began, simulator = monotonic(), Simulator(instance.problem)
         limit_s = self.seconds if budget_s is None else budget_s
         view = self.policy.seen(instance)
-        sizes = [min(BATCH, self.samples - at) for at in range(0, self.samples, BATCH)]
+        sizes = [min(MAX_BATCH, self.samples - at) for at in range(0, self.samples, MAX_BATCH)]
         found: list[tuple[IntArray, IntArray, FloatArray]] = []
         try:
             for number, size in enumerate([0, *sizes]):
                 late = limit_s is not None and monotonic() - began > limit_s
                 if found and late:
                     break
-                lot = int(np.random.default_rng([seed, number]).integers(2**62))
-                devices = self.policy.assign(view, size, lot)
+                batch_seed = int(np.random.default_rng([seed, number]).integers(2**62))
+                devices = self.policy.assign(view, size, batch_seed)
                 makespans = simulator.makespans(instance.graph, instance.expand(devices))
                 found.append((devices, np.broadcast_to(view.order, devices.shape), makespans))
         except (KeyboardInterrupt, Interrupted):

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from doppler.base.arrays import IntArray
-from doppler.mdp.rollout import NOTHING_FORCED, Roller, Rollouts, Sampling
+from doppler.mdp.rollout import NOTHING_ASSIGNED, PartialAssignments, Roller, Rollouts, Sampling
 from doppler.policies.arrays.config import PolicyConfig
 
 if TYPE_CHECKING:
@@ -18,11 +18,10 @@ def play(
     sampling: Sampling,
     seeds: IntArray,
     *,
-    forced: IntArray = NOTHING_FORCED,
-    orders: IntArray = NOTHING_FORCED,
+    partial: PartialAssignments = NOTHING_ASSIGNED,
     record: bool = True,
 ) -> Rollouts:
-    """One episode per seed by a policy's weights on the roller's instance.
+    """One episode per seed, which completes a partial assignment, by a policy's weights.
 
     Where `config` says that SEL or PLC is not learned, the rule of the critical-path heuristic
     selects or places instead (the ablations of Table 3).
@@ -32,4 +31,4 @@ def play(
         weights = weights._replace(score=roller.instance.tables.bottom_s)
     if not config.place:
         sampling = replace(sampling, place_early=True)
-    return roller.play(weights, sampling, seeds, forced=forced, orders=orders, record=record)
+    return roller.play(weights, sampling, seeds, partial=partial, record=record)

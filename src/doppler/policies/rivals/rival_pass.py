@@ -9,7 +9,7 @@ from torch import Tensor
 from doppler.base.arrays import BoolArray, IntArray
 from doppler.mdp.features import NUM_FEATURES, early
 from doppler.mdp.instance import Instance
-from doppler.mdp.rollout import Rollouts, Sampling
+from doppler.mdp.rollout import PartialAssignments, Rollouts, Sampling
 from doppler.policies.gradients.losses import miss, tensor
 from doppler.policies.trainable import Choices
 
@@ -107,4 +107,5 @@ def early_devices(view: "View", devices: IntArray) -> BoolArray:
     )
     by_rule = Sampling(select_temperature=0.0, place_early=True)
     seeds = np.zeros(len(devices), np.int64)
-    return early(view.roller.play(weights, by_rule, seeds, forced=devices).features)
+    partial = PartialAssignments(devices)
+    return early(view.roller.play(weights, by_rule, seeds, partial=partial).features)

@@ -1,5 +1,6 @@
-"""What is placed again: around a vertex, along an order, group by group."""
+"""Destroy and repair: around a vertex, along an order, group by group."""
 
+from dataclasses import replace
 from math import inf
 
 import numpy as np
@@ -10,17 +11,18 @@ from mdp.playing import graph_of, uniform
 
 from doppler.base.arrays import IntArray
 from doppler.mdp.instance import Instance, make_instance
-from doppler.mdp.rollout import FREE
-from doppler.placers.learned import neighbourhoods as rethinking
-from doppler.placers.learned.neighbourhoods import ELITES, GROUPED, LARGEST, MOST, Rethinking
-from doppler.placers.learned.neighbourhoods_kernel import ball, join
+from doppler.mdp.rollout import UNASSIGNED
+from doppler.placers.learned.config import NeighbourhoodConfig
+from doppler.placers.learned.neighbourhoods import Population
+from doppler.placers.learned.neighbourhoods_kernel import destroy_around_vertex, merge_ends
 from doppler.problem import Problem
 from doppler.programs.random_dag import random_dag
 from doppler.sim import Simulator
 from doppler.topology import Device, Link, Topology, read_topology
 
-ALWAYS, NEVER = 2.0, 0.0
-BEST = (2, 4, 5, 6)  # of `thinking`
+CONFIG = NeighbourhoodConfig()
+ALWAYS, NEVER = NeighbourhoodConfig(grouped_share=1.0), NeighbourhoodConfig(grouped_share=0.0)
+BEST = (2, 4, 5, 6)  # of `filled`
 
 
 def larger(vertices: int = 200) -> Instance:
@@ -29,106 +31,100 @@ def larger(vertices: int = 200) -> Instance:
     )
 
 
-def thinking(seed: int = 0) -> tuple[Rethinking, IntArray, IntArray]:
+def filled(config: NeighbourhoodConfig = CONFIG) -> tuple[Population, IntArray, IntArray]:
     """After 20 random assignments, the best of which are 2, 4, 5 and 6; and their orders."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     devices = rng.integers(4, size=(20, 200))
     order = rng.permuted(np.tile(np.arange(200), (20, 1)), axis=1)
     makespans = np.array([9.0, 1.0, 1.0, inf, 2.0, 3.0, *range(4, 18)])
-    thinks = Rethinking(larger())
-    thinks.add(devices[:7], order[:7], makespans[:7])
-    thinks.add(devices[7:], order[7:], makespans[7:])
-    return thinks, devices, order
+    population = Population(larger(), config)
+    population.add(devices[:7], order[:7], makespans[:7])
+    population.add(devices[7:], order[7:], makespans[7:])
+    return population, devices, order
 
 
-def test_the_best_are_remembered_of_those_as_good_the_last() -> None:
-    thinks, devices, order = thinking()
-    assert [elite.cost for elite in thinks.elites] == [(1.0, 0), (2.0, 0), (3.0, 0), (4.0, 0)]
-    for elite, row in zip(thinks.elites, BEST, strict=True):
+def test_the_best_are_kept_of_those_as_good_the_last() -> None:
+    population, devices, order = filled()
+    assert [elite.cost for elite in population.elites] == [(1.0, 0), (2.0, 0), (3.0, 0), (4.0, 0)]
+    for elite, row in zip(population.elites, BEST, strict=True):
         np.testing.assert_array_equal(elite.devices, devices[row])
         np.testing.assert_array_equal(elite.order, order[row])
 
 
-@pytest.mark.parametrize("grouped", [ALWAYS, NEVER])
-def test_most_vertices_stay_where_they_are(monkeypatch: pytest.MonkeyPatch, grouped: float) -> None:
-    monkeypatch.setattr(rethinking, "GROUPED", grouped)
-    thinks, devices, order = thinking()
-    told = thinks.again(60, np.random.default_rng(0), 0.0)
-    rows = told.forced
+@pytest.mark.parametrize("config", [ALWAYS, NEVER])
+def test_most_vertices_stay_where_they_are(config: NeighbourhoodConfig) -> None:
+    population, devices, order = filled(config)
+    partial = population.neighbours(60, np.random.default_rng(0), 0.0)
+    rows, groups = partial.devices, partial.groups
     assert rows.shape == (60, 200)
+    assert len(groups) == (200 if config is ALWAYS else 0)
     kept_of = set()
-    for number, (row, turns) in enumerate(zip(rows, told.orders, strict=True)):
+    for number, (row, turns) in enumerate(zip(rows, partial.orders, strict=True)):
         kept = row >= 0
         assert not kept.all()
         of = [i for i in BEST if (row[kept] == devices[i][kept]).all()]
         assert of
         assert any((turns == order[i]).all() for i in of)
         kept_of.update(of)
-        if grouped:
-            assert (row[~kept] < FREE).all()
-            assert not np.isin(row[kept], row[~kept]).any()
+        assert (row[~kept] == UNASSIGNED).all()
+        if config is ALWAYS:
+            assert not np.isin(groups[kept], groups[~kept]).any()
         else:
-            assert (row[~kept] == FREE).all()
-            assert (~kept).sum() <= MOST * 200 + 1
+            assert (~kept).sum() <= CONFIG.max_destroyed * 200 + 1
             steps = np.flatnonzero(~kept[turns])
             if number % 2 == 0:  # a stretch of the order
                 assert len(steps) == steps[-1] - steps[0] + 1
-    assert len(kept_of) == ELITES
+    assert len(kept_of) == CONFIG.elites
     assert 0.7 < (rows >= 0).mean() < 1.0
 
 
 def test_groups_are_whole() -> None:
-    """All vertices of a group are placed again, or none."""
-    thinks, _, _ = thinking()
+    """All vertices of a group are destroyed, or none."""
+    population, _, _ = filled()
     seen = 0
     for seed in range(20):
         rng = np.random.default_rng(seed)
-        if np.random.default_rng(seed).random() >= GROUPED:
+        if np.random.default_rng(seed).random() >= CONFIG.grouped_share:
             continue
         seen += 1
-        again = np.random.default_rng(seed)
-        again.random()
-        groups = thinks.groups(again)
-        for row in thinks.again(8, rng, 0.0).forced:
-            chosen = row < 0
-            assert set(groups[chosen]).isdisjoint(groups[~chosen])
-            np.testing.assert_array_equal(row[chosen], FREE - 1 - groups[chosen])
+        same = np.random.default_rng(seed)
+        same.random()
+        groups = population.draw_groups(same)
+        partial = population.neighbours(8, rng, 0.0)
+        np.testing.assert_array_equal(partial.groups, groups)
+        for row in partial.devices:
+            destroyed = row == UNASSIGNED
+            assert set(groups[destroyed]).isdisjoint(groups[~destroyed])
     assert seen > 2
 
 
-@pytest.mark.parametrize("grouped", [ALWAYS, NEVER])
-@pytest.mark.parametrize("by_lot", [0.5, 1.0])
-def test_some_go_somewhere_by_lot(
-    monkeypatch: pytest.MonkeyPatch, grouped: float, by_lot: float
-) -> None:
+@pytest.mark.parametrize("config", [ALWAYS, NEVER])
+@pytest.mark.parametrize("random_share", [0.5, 1.0])
+def test_some_are_repaired_at_random(config: NeighbourhoodConfig, random_share: float) -> None:
     """Then something is elsewhere; together if it is a group."""
-    monkeypatch.setattr(rethinking, "GROUPED", grouped)
-    thinks, devices, order = thinking()
+    population, devices, order = filled(config)
     of = {order[i].tobytes(): devices[i] for i in BEST}
-    told = thinks.again(200, np.random.default_rng(0), by_lot)
-    again = np.random.default_rng(0)
-    again.random()
-    groups = thinks.groups(again) if grouped else np.arange(200)
-    for row, turns in zip(told.forced, told.orders, strict=True):
+    partial = population.neighbours(200, np.random.default_rng(0), random_share)
+    groups = partial.groups if config is ALWAYS else np.arange(200)
+    for row, turns in zip(partial.devices, partial.orders, strict=True):
         assert (row < 4).all()
         moved = np.flatnonzero(row != of[turns.tobytes()])
         assert len(moved)
         for number in np.unique(groups[moved]):
             assert len(np.unique(row[groups == number])) == 1
-    left = (told.forced < 0).any(axis=1).mean()
-    assert left == 0.0 if by_lot == 1.0 else 0.2 < left < 0.9
+    left = (partial.devices == UNASSIGNED).any(axis=1).mean()
+    assert left == 0.0 if random_share == 1.0 else 0.2 < left < 0.9
 
 
-def test_by_lot_mostly_to_the_device_of_a_neighbour(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rethinking, "GROUPED", NEVER)
-    monkeypatch.setattr(rethinking, "MOST", 0.0)  # one vertex at a time
+def test_random_repair_is_mostly_to_the_device_of_a_neighbour() -> None:
+    config = replace(NEVER, max_destroyed=0.0)  # one vertex at a time
     graph = random_dag(vertices=200, depth=9, seed=1)
     instance = make_instance(Problem(graph, read_topology("v100x8")))
-    thinks, rng = Rethinking(instance), np.random.default_rng(0)
+    population, rng = Population(instance, config), np.random.default_rng(0)
     devices = rng.integers(8, size=(1, 200))
-    thinks.add(devices, np.arange(200)[None], np.ones(1))
+    population.add(devices, np.arange(200)[None], np.ones(1))
     near = []
-    for row in thinks.again(400, rng, 1.0).forced:
+    for row in population.neighbours(400, rng, 1.0).devices:
         (vertex,) = np.flatnonzero(row != devices[0])
         producer, reader = instance.edges
         nearby = [*producer[reader == vertex], *reader[producer == vertex]]
@@ -136,26 +132,26 @@ def test_by_lot_mostly_to_the_device_of_a_neighbour(monkeypatch: pytest.MonkeyPa
     assert 0.7 < np.mean(near) < 0.95
 
 
-def test_nothing_above_the_worst_that_is_remembered_need_be_known() -> None:
-    thinks, devices, order = thinking()
-    assert thinks.again(1, np.random.default_rng(0), 0.0).limit_s == 4.0
-    few = Rethinking(larger())
+def test_no_makespan_above_the_worst_elite_need_be_known() -> None:
+    population, devices, order = filled()
+    assert population.limit_s == 4.0
+    few = Population(larger(), CONFIG)
     few.add(devices[:2], order[:2], np.array([2.0, 1.0]))
-    assert few.again(1, np.random.default_rng(0), 0.0).limit_s == inf
+    assert few.limit_s == inf
 
 
-def test_without_lots_they_are_selected_anew() -> None:
-    told = thinking()[0].again(8, np.random.default_rng(0), None)
-    assert told.orders.size == 0
-    assert (told.forced < 0).any(axis=1).all()
+def test_the_policy_may_select_a_new_order() -> None:
+    partial = filled()[0].neighbours(8, np.random.default_rng(0), 0.0, keep_order=False)
+    assert partial.orders.size == 0
+    assert (partial.devices == UNASSIGNED).any(axis=1).all()
 
 
-def test_afresh_all_are_placed_at_times_in_groups() -> None:
-    thinks = Rethinking(larger())
-    rows = [thinks.afresh(3, np.random.default_rng(seed)).forced for seed in range(30)]
-    assert all(row.shape == (3, 200) and (row < 0).all() for row in rows)
-    free = [bool((row == FREE).all()) for row in rows]
-    assert 0 < sum(free) < 30
+def test_empty_assignments_sometimes_have_groups() -> None:
+    population = Population(larger(), CONFIG)
+    made = [population.empty(np.random.default_rng(seed)) for seed in range(30)]
+    assert all(partial.devices.size == partial.orders.size == 0 for partial in made)
+    grouped = [len(partial.groups) == 200 for partial in made]
+    assert 0 < sum(grouped) < 30
 
 
 def test_what_moves_most_is_put_together_first() -> None:
@@ -163,11 +159,11 @@ def test_what_moves_most_is_put_together_first() -> None:
     edges = {(0, 1): 90.0, (1, 2): 80.0, (3, 4): 70.0, (4, 5): 60.0, (1, 4): 1.0, (2, 5): 1.0}
     instance = make_instance(Problem(graph_of([1.0] * 6, edges), uniform(2)))
     order = np.argsort(-instance.tables.edge_move_s)
-    groups = join(instance.tables, order, np.ones(6), 3.0)
+    groups = merge_ends(instance.tables, order, np.ones(6), 3.0)
     assert len(set(groups[:3].tolist())) == len(set(groups[3:].tolist())) == 1
     assert groups[0] != groups[3]
-    assert len(set(join(instance.tables, order, np.ones(6), 6.0).tolist())) == 1
-    assert len(set(join(instance.tables, order, np.ones(6), 1.9).tolist())) == 6
+    assert len(set(merge_ends(instance.tables, order, np.ones(6), 6.0).tolist())) == 1
+    assert len(set(merge_ends(instance.tables, order, np.ones(6), 1.9).tolist())) == 6
 
 
 @settings(max_examples=50)
@@ -183,20 +179,22 @@ def test_groups_by_the_readable_twin(seed: int) -> None:
         if a is not b and work[list(a)].sum() + work[list(b)].sum() <= most:
             sets.remove(b)
             a |= b
-    groups = join(instance.tables, order, work, most)
+    groups = merge_ends(instance.tables, order, work, most)
     assert sorted(sorted(group) for group in sets) == sorted(
         np.flatnonzero(groups == number).tolist() for number in np.unique(groups)
     )
 
 
 def test_no_group_has_more_than_its_share_of_work() -> None:
-    thinks = Rethinking(larger())
-    work_s = thinks.instance.tables.exec_s.mean(axis=1)
+    population = Population(larger(), CONFIG)
+    work_s = population.instance.tables.exec_s.mean(axis=1)
     sizes = set()
     for seed in range(10):
-        groups = thinks.groups(np.random.default_rng(seed))
+        groups = population.draw_groups(np.random.default_rng(seed))
         sums = np.bincount(groups, work_s)
-        assert sums.max() <= max(LARGEST * work_s.sum() / 4, work_s.max()) * (1 + 1e-12)
+        assert sums.max() <= max(CONFIG.max_group_work * work_s.sum() / 4, work_s.max()) * (
+            1 + 1e-12
+        )
         sizes.add(len(np.unique(groups)))
     assert len(sizes) > 5
 
@@ -205,7 +203,7 @@ def test_no_group_has_more_than_its_share_of_work() -> None:
 @given(first=st.integers(0, 199), size=st.integers(1, 200))
 def test_those_around_a_vertex_hang_together(first: int, size: int) -> None:
     instance = larger()
-    inside = ball(instance.tables, first, size)
+    inside = destroy_around_vertex(instance.tables, first, size, CONFIG.frontier)
     assert inside[first]
     reached, ends = {first}, instance.edges.T.tolist()
     while True:
@@ -234,11 +232,11 @@ def test_where_nothing_runs_the_more_gets_done_the_better() -> None:
     np.testing.assert_array_equal(np.isinf(makespans), left > 0)
     failed = np.flatnonzero(left > 0)
     assert len(set(left[failed].tolist())) > 1
-    thinks, order = Rethinking(instance), np.tile(np.arange(4), (16, 1))
-    thinks.add(every[failed], order[failed], makespans[failed])
-    costs = [elite.cost for elite in thinks.elites]
-    assert costs == sorted({(inf, count) for count in left[failed].tolist()})[:ELITES]
+    population, order = Population(instance, CONFIG), np.tile(np.arange(4), (16, 1))
+    population.add(every[failed], order[failed], makespans[failed])
+    costs = [elite.cost for elite in population.elites]
+    assert costs == sorted({(inf, count) for count in left[failed].tolist()})[: CONFIG.elites]
     runs = np.flatnonzero(left == 0)
     assert len(runs)
-    thinks.add(every[runs], order[runs], makespans[runs])
-    assert all(elite.cost[0] < inf for elite in thinks.elites)
+    population.add(every[runs], order[runs], makespans[runs])
+    assert all(elite.cost[0] < inf for elite in population.elites)
