@@ -4,8 +4,10 @@ import importlib.util
 import os
 import signal
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from math import inf
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +21,9 @@ from doppler.graph import Graph, GraphBuilder
 from doppler.placers import ask, is_optimal, lower_bounds, make_placer
 from doppler.placers import portfolio as auto
 from doppler.placers.exact.placer import ExactPlacer
+from doppler.placers.learned.policy_repair import PolicyRepair
 from doppler.placers.portfolio import AutoPlacer
+from doppler.placers.search import annealing
 from doppler.placers.search.annealing import INSTANT
 from doppler.problem import Problem
 from doppler.programs import random_dag
@@ -216,6 +220,52 @@ def test_ctrl_c_in_the_solver_ends_the_portfolio_with_the_best_so_far(
     assert result.interrupted
     assert "annealing" not in [member.name for member in result.members]
     result.assignment.check(graph, topology)
+
+
+def after(calls: int, kind: type[BaseException], function: Callable[..., Any]) -> Any:
+    """The function, until it is interrupted in the call after so many."""
+    made = []
+
+    def interrupted(*arguments: Any, **options: Any) -> Any:
+        if len(made) == calls:
+            raise kind
+        made.append(arguments)
+        return function(*arguments, **options)
+
+    return interrupted
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, Interrupted])
+def test_ctrl_c_in_the_policy_ends_the_portfolio_with_the_best_so_far(
+    monkeypatch: pytest.MonkeyPatch, kind: type[BaseException]
+) -> None:
+    problem = Problem(random_dag(vertices=60, depth=6, seed=0), preset("p100x4"))
+    repair = after(5, kind, PolicyRepair.repair_with_policy)
+    monkeypatch.setattr(PolicyRepair, "repair_with_policy", repair)
+    result = AutoPlacer(1000.0).answer(problem)
+    assert result.interrupted
+    assert (result.won, [member.name for member in result.members]) == ("doppler", ["doppler"])
+    result.assignment.check(problem.graph, problem.topology)
+
+
+def test_ctrl_c_before_the_policy_has_made_anything_is_passed_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    repair = after(0, KeyboardInterrupt, PolicyRepair.repair_with_policy)
+    monkeypatch.setattr(PolicyRepair, "repair_with_policy", repair)
+    with pytest.raises(KeyboardInterrupt):
+        AutoPlacer(1000.0).answer(Problem(fork(), preset("reference:2")))
+
+
+def test_ctrl_c_in_the_search_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auto, "has_shipped_policy", lambda: False)
+    auto.warm_up_search()  # which searches too
+    advance = after(2, KeyboardInterrupt, annealing._Search._advance)
+    monkeypatch.setattr(annealing._Search, "_advance", advance)
+    problem = Problem(random_dag(vertices=60, depth=6, seed=0), preset("p100x4"))
+    result = AutoPlacer(1000.0, instant=("single",)).answer(problem)
+    assert result.interrupted
+    assert [member.name for member in result.members] == ["single", "annealing"]
 
 
 def test_what_a_plain_placer_answers() -> None:

@@ -87,6 +87,7 @@ def test_ctrl_c_returns_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(search_module._Search, "_advance", interrupted)
     result = search(Problem(graph, topology), [start], SearchConfig(seconds=1000))
     assert len(calls) == 5
+    assert result.interrupted
     assert result.cost_s < Simulator(topology).makespans(graph, start[None])[0]
 
 

@@ -19,7 +19,7 @@ from doppler.placers.learned.doppler import DopplerPlacer
 from doppler.placers.own import describe
 from doppler.placers.registry import make_placer
 from doppler.placers.search.annealing import INSTANT, SearchConfig, search
-from doppler.placers.solution import Answer, Member
+from doppler.placers.solution import Answer, Member, answer_of
 from doppler.placers.warm_up import warm_up, warm_up_search
 from doppler.policies.arrays.checkpoint import has_shipped_policy
 from doppler.problem import Problem
@@ -175,10 +175,12 @@ class _Portfolio:
         return size <= EXACT_VERTICES and find_spec("ortools") is not None
 
     def ask(self, placer: Placer, budget_s: float | None = None) -> None:
-        """Add what a placer makes of the problem."""
+        """Add what a placer makes of the problem; raises `Interrupted` if Ctrl-C ended it."""
         with self._member(placer.name) as began:
-            assignment = placer.place(self.problem, seed=self.seed, budget_s=budget_s)
-            self._add(placer.name, assignment, began)
+            answer = answer_of(placer, self.problem, seed=self.seed, budget_s=budget_s)
+            self._add(placer.name, answer.assignment, began)
+            if answer.interrupted:
+                raise Interrupted
 
     def solve(self, seconds: float, *, repeatable: bool) -> None:
         """Add what the exact solver finds, and take over its bound."""
@@ -199,6 +201,7 @@ class _Portfolio:
         enough_s = self.bound_s * (1 + ROUNDING)
         config = SearchConfig(seconds=seconds, evaluations=evaluations, enough_s=enough_s)
         result = search(self.problem, starts, config, seed=self.seed)
+        self.interrupted = result.interrupted
         self._add(SEARCH, Assignment(result.devices), began)
 
     @contextmanager

@@ -69,10 +69,7 @@ def ask(
     if budget_s is not None:
         budget_s = checked_budget(budget_s)
     try:
-        if isinstance(placer, Answering):
-            answer = placer.answer(problem, seed=seed, budget_s=budget_s)
-        else:
-            answer = Answer(placer.place(problem, seed=seed, budget_s=budget_s), placer.name)
+        answer = answer_of(placer, problem, seed=seed, budget_s=budget_s)
     except (DopplerError, MemoryError):
         raise
     except Exception as error:
@@ -87,6 +84,15 @@ def ask(
             hint = _memory_hint(placer.name, problem)
             raise OutOfMemoryError(error.message, hint=hint) from None
     return _with_proof(answer, problem)
+
+
+def answer_of(
+    placer: Placer, problem: Problem, *, seed: int = 0, budget_s: float | None = None
+) -> Answer:
+    """What a placer answers, unchecked."""
+    if isinstance(placer, Answering):
+        return placer.answer(problem, seed=seed, budget_s=budget_s)
+    return Answer(placer.place(problem, seed=seed, budget_s=budget_s), placer.name)
 
 
 def _with_proof(answer: Answer, problem: Problem) -> Answer:

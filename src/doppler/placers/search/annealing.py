@@ -78,6 +78,7 @@ class SearchResult:
     cost_s: float  # of the objective
     evaluations: int  # simulations it took
     history: list[tuple[float, int, float]]  # (seconds, evaluations, best cost) as it improved
+    interrupted: bool = False  # by Ctrl-C: the best so far
 
 
 class AnnealingPlacer(Shown):
@@ -164,7 +165,7 @@ class _Search:
         """Anneal until the budget is spent, the cost low enough, or Ctrl-C."""
         from doppler.placers.search.kernel import INFEASIBLE
 
-        began = monotonic()
+        began, interrupted = monotonic(), False
         best = self._copy(min(self.chains, key=lambda c: float(c.cost[1])))
         try:
             for number, (share, steps) in enumerate(self._slices(began)):
@@ -176,9 +177,10 @@ class _Search:
                     best = self._copy(leader)
                 self._note(began, float(best.cost[1]))
         except (KeyboardInterrupt, Interrupted):
-            pass  # anytime: the best so far is the answer
+            interrupted = True  # the best so far is the answer
         cost = float(best.cost[1]) if best.cost[1] < INFEASIBLE else inf
-        return SearchResult(best.best[0].copy(), cost, self.evaluations, self.history)
+        devices = best.best[0].copy()
+        return SearchResult(devices, cost, self.evaluations, self.history, interrupted)
 
     def _slices(self, began: float) -> Iterator[tuple[float, int]]:
         """(share of the budget spent, moves to try next) until it is spent.
