@@ -242,10 +242,10 @@ def from_random_s(graph: Graph, topology: Topology, seconds: float) -> float:
 def auto_s(placer: DopplerPlacer, graph: Graph, topology: Topology, seconds: float) -> float:
     """What `auto` makes with the policy; infinity where nothing fits into memory."""
     try:
-        answer = AutoPlacer(seconds, learned=placer).place(Problem(graph, topology))
+        assignment = AutoPlacer(seconds, learned=placer).place(Problem(graph, topology))
     except DopplerError:
         return inf
-    return makespan_s(graph, topology, answer)
+    return makespan_s(graph, topology, assignment)
 
 
 def known(settings: Settings, make: Callable[[], DrawnProblem], seed: int) -> Result:

@@ -113,7 +113,7 @@ class UnknownNameError(DopplerError, LookupError):
 
 
 class Interrupted(BaseException):
-    """Ctrl-C. Work that has a best answer so far returns it; other work lets this pass."""
+    """Ctrl-C. Work that has a best result so far returns it; other work lets this pass."""
 
 
 class MissingExtraError(DopplerError, ImportError):

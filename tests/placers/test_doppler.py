@@ -10,7 +10,7 @@ from policies.arrays.making import array_policy, write_policy
 from doppler import errors, programs
 from doppler.graph import Graph
 from doppler.mdp.instance import Instance, make_instance
-from doppler.placers import Placer, ask, make_placer, placer_names
+from doppler.placers import Placer, make_placer, placer_names, solve
 from doppler.placers.learned import doppler as doppler_placer
 from doppler.placers.learned.doppler import (
     BESIDES,
@@ -139,33 +139,33 @@ def test_by_name_the_policy_of_the_package_is_an_option_not_a_need(
     without = make_placer("auto")
     assert isinstance(without, AutoPlacer)
     assert without.learned is None
-    answer = AutoPlacer(evaluations=50, instant=("single",)).answer(Problem(graph(), TOPOLOGY))
-    assert "doppler" not in [member.name for member in answer.members]
-    assert not any(member.error for member in answer.members)
+    solution = AutoPlacer(evaluations=50, instant=("single",)).solve(Problem(graph(), TOPOLOGY))
+    assert "doppler" not in [member.name for member in solution.members]
+    assert not any(member.error for member in solution.members)
 
     (tmp_path / "data").mkdir()
     write_policy(policy(), tmp_path / "data" / POLICY_FILE)
     assert "doppler" in placer_names()
     expected = DopplerPlacer(policy()).place(Problem(graph(), TOPOLOGY))
     assert make_placer("doppler").place(Problem(graph(), TOPOLOGY)) == expected
-    answer = AutoPlacer(evaluations=50, instant=("single",)).answer(Problem(graph(), TOPOLOGY))
-    assert answer.members[0].name == "doppler"
+    solution = AutoPlacer(evaluations=50, instant=("single",)).solve(Problem(graph(), TOPOLOGY))
+    assert solution.members[0].name == "doppler"
 
 
 @pytest.mark.parametrize(("own_s", "given_s"), [(None, 0.25), (0.5, None)])
 def test_the_portfolio_limits_how_long_the_policy_is_sampled(
     monkeypatch: pytest.MonkeyPatch, own_s: float | None, given_s: float | None
 ) -> None:
-    asked: list[float | None] = []
+    budgets: list[float | None] = []
 
     def propose(self: DopplerPlacer, instance: Instance, *, seed: int, budget_s: float | None):
-        asked.append(budget_s)
+        budgets.append(budget_s)
         raise errors.DopplerError("enough")
 
     monkeypatch.setattr(DopplerPlacer, "propose", propose)
     learned = DopplerPlacer(policy(), seconds=own_s)
     AutoPlacer(1.0, instant=("single",), learned=learned).place(Problem(graph(), TOPOLOGY))
-    assert asked == [given_s]
+    assert budgets == [given_s]
 
 
 def test_a_torch_policy_is_taken_as_it_is_now() -> None:
@@ -203,11 +203,11 @@ def test_what_has_no_policy_is_refused(tmp_path: Path) -> None:
         make_placer("heft:runs/x")
 
 
-def test_the_portfolio_asks_the_policy(tmp_path: Path) -> None:
+def test_the_portfolio_includes_the_policy(tmp_path: Path) -> None:
     write_policy(policy(), tmp_path / POLICY_FILE)
     placer = AutoPlacer(evaluations=50, instant=("single",), learned=DopplerPlacer(policy()))
-    answer = ask(placer, Problem(graph(), TOPOLOGY))
-    found = {member.name: member.makespan_s for member in answer.members}
+    solution = solve(placer, Problem(graph(), TOPOLOGY))
+    found = {member.name: member.makespan_s for member in solution.members}
     assert set(found) == {"single", "doppler", "cp-sat", "annealing"} or set(found) == {
         "single",
         "doppler",

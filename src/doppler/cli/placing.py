@@ -26,7 +26,7 @@ from doppler.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from doppler.placers import Answer
+    from doppler.placers import Solution
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ def place(
     from doppler.cli.machines import find_topology
     from doppler.cli.plans import plan_document, print_plan
     from doppler.formats import read_graph
-    from doppler.placers import ask, gap, is_optimal, make_placer, proven_bound_s, searches
+    from doppler.placers import gap, is_optimal, make_placer, proven_bound_s, searches, solve
     from doppler.plan import device_loads
     from doppler.problem import Problem
     from doppler.sim import Simulator
@@ -90,12 +90,12 @@ def place(
     problem = Problem(graph, topology)
     with showing_progress():
         began = clock()
-        answer = ask(chosen, problem, seed=seed, budget_s=budget if searches(chosen) else None)
+        solution = solve(chosen, problem, seed=seed, budget_s=budget if searches(chosen) else None)
         took = clock() - began
-        assignment = answer.assignment
+        assignment = solution.assignment
         trace = Simulator(problem).run(graph, assignment, seed)
         bound = proven_bound_s(problem, assignment)
-    _log_members(answer)
+    _log_members(solution)
     if output:
         write_assignment(assignment, output, force=force)
     makespan, loads = trace.makespan_s, device_loads(graph, topology, assignment, trace)
@@ -107,7 +107,7 @@ def place(
             "gap": gap(makespan, bound),
             "optimal": optimal,
             "placer": placer,
-            "won": answer.won,
+            "won": solution.won,
             "seconds": took,
             "topology": topology.name,
             "graph": graph.name,
@@ -115,7 +115,7 @@ def place(
         }
         print_json(summary | plan_document(assignment.by_name(graph, topology), loads))
         return
-    who = placer if answer.won == placer else f"{placer} ({answer.won})"
+    who = placer if solution.won == placer else f"{placer} ({solution.won})"
     proven = ", proven optimal" if optimal else ""
     print_plan(graph, assignment.by_name(graph, topology), loads, full=full)
     stdout().print(
@@ -125,8 +125,8 @@ def place(
     announce(output)
 
 
-def _log_members(answer: "Answer") -> None:
-    """Tell with -v what each member of a portfolio came to."""
-    for member in answer.members:
+def _log_members(solution: "Solution") -> None:
+    """Log the result of each member of a portfolio; `-v` shows it."""
+    for member in solution.members:
         came_to = member.error.splitlines()[0] if member.error else seconds(member.makespan_s)
         logger.info("%s: %s in %s", member.name, came_to, seconds(member.seconds))

@@ -15,7 +15,7 @@ from doppler.placers.own import (
     load_placer,
     package_of,
 )
-from doppler.placers.solution import ask
+from doppler.placers.solution import solve
 from doppler.policies.arrays.checkpoint import has_shipped_policy
 from doppler.resolve import as_problem
 from doppler.topology.topology import Topology
@@ -140,7 +140,7 @@ def place(
     if isinstance(placer, str):
         placer = make_placer(placer)
     problem = as_problem(graph, topology, cost_model)
-    return ask(placer, problem, seed=seed, budget_s=budget_s).assignment
+    return solve(placer, problem, seed=seed, budget_s=budget_s).assignment
 
 
 def _names() -> list[str]:

@@ -176,7 +176,7 @@ class _Search:
                     best = self._copy(leader)
                 self._note(began, float(best.cost[1]))
         except (KeyboardInterrupt, Interrupted):
-            pass  # anytime: the best so far is the answer
+            pass  # anytime: the best so far is returned
         cost = float(best.cost[1]) if best.cost[1] < INFEASIBLE else inf
         return SearchResult(best.best[0].copy(), cost, self.evaluations, self.history)
 

@@ -78,7 +78,7 @@ class GeneticPlacer(Shown):
                     break
                 keys = _next_generation(keys, costs, config, rng)
         except (KeyboardInterrupt, Interrupted):
-            pass  # anytime: the best so far is the answer
+            pass  # anytime: the best so far is returned
         return assign(self, problem, best)
 
 
