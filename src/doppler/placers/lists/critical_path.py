@@ -1,4 +1,4 @@
-"""Critical path: the paper's list-scheduling baseline and the teacher of its first stage."""
+"""Critical path: the paper's list scheduler and the teacher of its first stage."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
