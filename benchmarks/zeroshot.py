@@ -57,7 +57,7 @@ from doppler.policies.arrays.config import PolicyConfig
 from doppler.policies.kinds import make_any
 from doppler.problem import Problem
 from doppler.runs.run import resume_run, start_run
-from doppler.runs.validation import listed_s
+from doppler.runs.validation_set import listed_s
 from doppler.sim import Simulator
 from doppler.topology import Topology
 from doppler.training.api import pretraining, starting_policy

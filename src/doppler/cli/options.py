@@ -18,7 +18,7 @@ def _starting_with(begun: str, names: "list[str] | tuple[str, ...]") -> list[str
 
 def complete_topology(begun: str) -> list[str]:
     """The topologies whose names begin so."""
-    from doppler.cli.machines import HERE
+    from doppler.cli.topologies import HERE
     from doppler.topology import PRESETS
 
     return _starting_with(begun, [*PRESETS, HERE, "reference:4"])

@@ -72,8 +72,8 @@ def place(
     from doppler.assignment import output_kind, write_assignment
     from doppler.base.compiling import clock
     from doppler.base.writing import check_output
-    from doppler.cli.machines import find_topology
     from doppler.cli.plans import plan_document, print_plan
+    from doppler.cli.topologies import find_topology
     from doppler.formats import read_graph
     from doppler.placers import gap, is_optimal, make_placer, proven_bound_s, searches, solve
     from doppler.plan import device_loads

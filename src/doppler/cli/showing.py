@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from doppler.cli.machines import HERE, assumed_topology, find_topology
 from doppler.cli.options import AsJson, Probe, complete_topology
 from doppler.cli.output import amount, note, percent, print_json, seconds, stdout, table
+from doppler.cli.topologies import HERE, assumed_topology, find_topology
 from doppler.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from doppler.errors import ConfigError, Interrupted
 
 if TYPE_CHECKING:
     from doppler.runs.comparison import Comparison
-    from doppler.runs.run import Result, Run
+    from doppler.runs.run import ExerciseResult, Run
     from doppler.training.config import TrainConfig
 
 
@@ -287,7 +287,7 @@ def _start(
     save_every: float,
     wandb: bool,
 ) -> "Run":
-    from doppler.cli.machines import assumed_topology, find_topology
+    from doppler.cli.topologies import assumed_topology, find_topology
     from doppler.formats import read_graph
 
     graphs = [read_graph(file) for file in graph_files]
@@ -353,13 +353,13 @@ def _train(run: "Run", output: Path) -> None:
 
 def train_on(run: "Run") -> None:
     """Train to the end, and show how it goes; on Ctrl-C, save and raise `Interrupted`."""
-    from doppler.cli.training_view import View
+    from doppler.cli.training_view import TrainingView
     from doppler.runs.run import stopping
 
     if not run.has_tensorboard:
         note("no TensorBoard events are written: pip install doppler-placement[tensorboard]")
     config = run.manifest.config
-    view = View(run.labels, config.seconds, last_stage=config.stages[-1])
+    view = TrainingView(run.labels, config.seconds, last_stage=config.stages[-1])
 
     def stop() -> None:
         view.say("finishing this update, then saving; Ctrl-C again stops at once")
@@ -379,7 +379,7 @@ def _placer(run: "Run", output: Path) -> str:
 
 
 def _document_of(
-    run: "Run", results: "list[Result]", comparisons: "list[Comparison]", output: Path
+    run: "Run", results: "list[ExerciseResult]", comparisons: "list[Comparison]", output: Path
 ) -> dict[str, Any]:
     return {
         "run": str(output),
@@ -415,7 +415,7 @@ def finite(value: float | None) -> float | None:
 
 def _print(
     run: "Run",
-    results: "list[Result]",
+    results: "list[ExerciseResult]",
     comparisons: "list[Comparison]",
     output: Path,
     how_to_place: str,

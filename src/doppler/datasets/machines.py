@@ -15,7 +15,7 @@ Draw = Callable[[np.random.Generator], Topology]
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class MachineFamily:
     """A family of machines."""
 
     name: str
@@ -228,8 +228,8 @@ def shared_bus(rng: np.random.Generator) -> Topology:
     return _machine(rng, devices, [replace(link, name="bus")], _shared(len(devices)))
 
 
-def _row(name: str, split: str, draw: Draw) -> Machine:
-    return Machine(name, split, (draw.__doc__ or "").strip().splitlines()[0], draw)
+def _row(name: str, split: str, draw: Draw) -> MachineFamily:
+    return MachineFamily(name, split, (draw.__doc__ or "").strip().splitlines()[0], draw)
 
 
 MACHINES = {

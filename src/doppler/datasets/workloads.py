@@ -15,7 +15,7 @@ from doppler.programs.cholesky import cholesky
 from doppler.programs.program import Program
 from doppler.programs.registry import workload
 from doppler.sharding import shard
-from doppler.sharding.costs import exec_cost, item_bytes
+from doppler.sharding.flops import exec_cost, item_bytes
 from doppler.topology.topology import Topology
 
 PARTS = {"paper": (2, 4, 8, 16), "even": (2, 3, 4, 6, 8, 12, 16)}
@@ -24,7 +24,7 @@ Sizes = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class WorkloadSizes:
     """How the sizes of a workload are drawn."""
 
     scaled: str  # the size that is a power of two, or three times one, to make the work fit
@@ -63,14 +63,14 @@ def _moe(rng: np.random.Generator) -> Sizes:
 
 
 RECIPES = {
-    "attention": Recipe("sequence", (7, 13), _attention),
-    "chainmm": Recipe("size", (8, 15), lambda rng: {}),
-    "ffnn": Recipe("batch", (8, 17), _ffnn),
-    "llama-block": Recipe("sequence", (7, 13), _block),
-    "llama-layer": Recipe("sequence", (7, 13), _layer),
-    "mlp": Recipe("batch", (7, 16), lambda rng: {"width": 3 * _power(rng, 8, 12)}, "layers"),
-    "moe-layer": Recipe("tokens", (7, 14), _moe, "experts", shallowest=2),
-    "transformer": Recipe("sequence", (7, 13), _block, "layers"),
+    "attention": WorkloadSizes("sequence", (7, 13), _attention),
+    "chainmm": WorkloadSizes("size", (8, 15), lambda rng: {}),
+    "ffnn": WorkloadSizes("batch", (8, 17), _ffnn),
+    "llama-block": WorkloadSizes("sequence", (7, 13), _block),
+    "llama-layer": WorkloadSizes("sequence", (7, 13), _layer),
+    "mlp": WorkloadSizes("batch", (7, 16), lambda rng: {"width": 3 * _power(rng, 8, 12)}, "layers"),
+    "moe-layer": WorkloadSizes("tokens", (7, 14), _moe, "experts", shallowest=2),
+    "transformer": WorkloadSizes("sequence", (7, 13), _block, "layers"),
 }
 
 
@@ -111,7 +111,7 @@ def _ways_to_cut(rng: np.random.Generator) -> Iterator[tuple[str, int]]:
 class _Scales:
     """A workload of drawn sizes, at any scale and depth, and the seconds of its work."""
 
-    def __init__(self, name: str, recipe: Recipe, sizes: Sizes, topology: Topology) -> None:
+    def __init__(self, name: str, recipe: WorkloadSizes, sizes: Sizes, topology: Topology) -> None:
         self.name, self.recipe, self.sizes, self.topology = name, recipe, sizes, topology
         self._work_s: dict[int, list[tuple[float, float]]] = {}
 

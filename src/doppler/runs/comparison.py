@@ -10,7 +10,7 @@ from doppler.policies.arrays.checkpoint import has_shipped_policy
 from doppler.problem import Problem
 from doppler.runs.run import Run
 from doppler.sim.simulator import Simulator
-from doppler.training.record import Record
+from doppler.training.exercise_record import ExerciseRecord
 
 ALL_S = 12.0  # seconds that all placers have together, about
 MAX_S = 2.0  # seconds that one placer has for one exercise, at most
@@ -63,7 +63,7 @@ def compare(run: Run) -> list[Comparison]:
     ]
 
 
-def _best_s(record: Record, simulator: Simulator) -> float:
+def _best_s(record: ExerciseRecord, simulator: Simulator) -> float:
     """The simulated makespan of the best assignment of the run."""
     if not isfinite(record.best_s):
         return inf

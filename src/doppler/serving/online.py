@@ -22,7 +22,7 @@ from doppler.problem import Problem
 from doppler.serving.exploration import Exploration, OnlineConfig, OnlineStatus
 from doppler.serving.prediction import Predictor
 from doppler.serving.proposer import Proposer
-from doppler.serving.state import read_state, write_state
+from doppler.serving.state_file import read_state, write_state
 from doppler.sim.config import SimConfig
 from doppler.topology.topology import Topology
 from doppler.training.trained import Trained, placer_of
