@@ -21,7 +21,7 @@ processes share them out, each on a core of its own, with a file of its own:
 
 Budgets of training are CPU seconds, and it takes one thread. Makespans are simulated milliseconds.
 `policy` is the policy alone: the best of one greedy and 128 sampled assignments. `run` is the best
-that training came across, for `doppler` its expert's search included.
+that training found, for `doppler` its expert's search included.
 """
 
 import argparse
@@ -110,7 +110,7 @@ def jobs() -> list[Job]:
 
 
 def train(graph: str, config: TrainConfig) -> Result:
-    """What a policy comes to on one core, from nothing, and what that took."""
+    """Makespans of a policy trained from nothing on one core, and the time that took."""
     config = config.with_stages(from_nothing=True)
     # Budgets are CPU time: other work does not count.
     pair, config = problem(f"p100x4/{graph}"), replace(config, threads=1)
@@ -226,7 +226,7 @@ def spread(results: list[Result], key: str, form: str = ".1f") -> str:
 
 
 def show_table(title: str, cases: dict[str, dict[str, list[Result]]], *, paper: bool) -> None:
-    """Methods down, workloads across; what training came across, and the paper's in italics."""
+    """Methods down, workloads across; what training found, and the paper's in italics."""
     heads = [h for g in FOUR for h in ((g, f"*{g}, paper*") if paper else (g,))]
     print(f"\n**{title}**\n\n| method | {' | '.join(heads)} | seeds |")
     print(f"|---|{'---|' * len(heads)}---|")

@@ -85,10 +85,10 @@ def pretrain(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train one policy on many drawn problems, so that it places what it has not seen.
+    """Train one policy on many random problems, so that it can place graphs it has not seen.
 
-    Now and then it shows how far the policy alone is from the best known, on problems of other
-    families and machines than it is trained on. Ctrl-C saves; --resume goes on from there.
+    At intervals it shows the gap of the policy alone to the best known makespans, on problems of
+    families and machines that it is not trained on. Ctrl-C saves; --resume continues.
 
     Example: dop pretrain --seconds 600 -o runs/pretrained
     """

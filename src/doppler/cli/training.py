@@ -123,12 +123,12 @@ def train(
 ) -> None:
     """Train a policy on graphs by reinforcement on the simulator.
 
-    It starts from the policy that comes with doppler; from nothing, it imitates the critical-path
-    heuristic first. At the end it tells what the run found, what the policy gets by itself, and
-    what `dop place` gets without training.
+    Training starts from the shipped policy; from nothing, it imitates the critical-path heuristic
+    first. At the end it prints the best makespan of the run, that of the trained policy by itself,
+    and what `dop place` finds without training.
 
-    Ctrl-C saves; --resume goes on from there, exactly as if nothing had happened. Stage real goes
-    on from a trained policy by running assignments on this machine.
+    Ctrl-C saves; --resume continues as if the run had not been interrupted. Stage real continues
+    the training of a policy by running assignments on this machine.
 
     Example: dop train graph.json --topology p100x4 --seconds 300 -o runs/first
     """

@@ -153,7 +153,7 @@ class TrainingView:
 
 
 def measured_table(results: "list[ExerciseResult]") -> Table:
-    """What stage `real` came to."""
+    """The results of stage `real`."""
     shown = table(
         "exercise", "measured", "speedup", "runs", "failed", "simulator off by", "trained"
     )
@@ -182,7 +182,7 @@ def comparison_table(labels: Sequence[str], comparisons: "Sequence[Comparison]")
 
 
 def verdict(label: str, one: "Comparison") -> str:
-    """Whether the run is better than what is had without it, in a sentence."""
+    """Whether the run is better than no training, in a sentence."""
     auto = f"what auto finds without training in {seconds(one.budget_s)} ({_found(one.auto_s)})"
     other_s, other = one.shipped_s, f"the shipped one ({_found(one.shipped_s)})"
     if other_s is None:

@@ -49,7 +49,7 @@ class CompareConfig:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonRow:
-    """What one placer came to.
+    """The result of one placer.
 
     >>> import doppler as dp
     >>> graph = dp.shard(dp.programs.chainmm(size=64), parts=2)

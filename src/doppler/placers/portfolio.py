@@ -33,7 +33,7 @@ LEARNED_SHARE = 0.25  # of the budget, in which the policy is sampled
 INSTANT_SHARE = 0.5  # of the budget, for the heuristics; search has the rest
 EXACT_VERTICES = 30  # up to which an exact solver often ends in seconds
 EXACT_SHARE = 0.5  # of the time left; the rest is for search
-EXACT_MOST_S = 3600.0  # however long the budget is
+EXACT_MAX_S = 3600.0  # however long the budget is
 
 
 class AutoPlacer(Shown):
@@ -127,7 +127,7 @@ class AutoPlacer(Shown):
             )
         left = seconds if repeatable else end - monotonic()
         if left > 0 and portfolio.is_small() and not portfolio.is_done():
-            portfolio.solve_exactly(min(EXACT_SHARE * left, EXACT_MOST_S), repeatable=repeatable)
+            portfolio.solve_exactly(min(EXACT_SHARE * left, EXACT_MAX_S), repeatable=repeatable)
         left = end - monotonic()
         if (left > 0 or repeatable) and not portfolio.is_done():
             portfolio.search(max(left, 1e-3), evaluations)
@@ -203,7 +203,7 @@ class _Portfolio:
 
     @contextmanager
     def _member(self, name: str) -> Iterator[float]:
-        """When a member began; if it fails, that is noted, and the others go on."""
+        """The time at which a member began; its failure is recorded, and the others continue."""
         began = monotonic()
         try:
             yield began

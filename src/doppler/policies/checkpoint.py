@@ -39,7 +39,7 @@ from doppler.policies.trainable import TrainablePolicy
 
 
 def save_policy(policy: TrainablePolicy, path: str | Path, provenance: Mapping[str, Any]) -> None:
-    """Write a policy, whole or not at all, with JSON values that tell how it came about."""
+    """Write a policy, whole or not at all, with its provenance as JSON values."""
     path = Path(path)
     tensors = {k: t.detach().cpu().contiguous() for k, t in policy.state_dict().items()}
     check_finite(tensors, f"the policy for `{path}`")

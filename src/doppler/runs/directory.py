@@ -135,7 +135,7 @@ class RunDir:
         if not drawn:
             history["best_s"] = {r.label: r.best_s for r in records if isfinite(r.best_s)}
         save_policy(trainer.policy, self.path / POLICY_FILE, history)
-        if drawn:  # nobody asks for the best assignments of problems that were drawn
+        if drawn:  # the best assignments of random problems are of no use
             return
         for record, path in zip(records, self.best_files(records), strict=True):
             if isfinite(record.best_s) and self._best_s.get(record.label) != record.best_s:

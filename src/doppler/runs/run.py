@@ -42,7 +42,7 @@ MakeExecutor = Callable[[Manifest], Executor | None]  # for a run's Stage III
 
 @dataclass(frozen=True, slots=True)
 class ExerciseResult:
-    """What a run came to on one exercise."""
+    """The result of a run on one exercise."""
 
     exercise: str  # graph@topology
     graph: str
@@ -70,7 +70,7 @@ class Run:
     ...     for progress in run: ...
 
     When it is left, by the end of training, `stop`, an interrupt or an error between two updates,
-    it is saved; in the middle of an update the last checkpoint stands.
+    it is saved; if it is left during an update, the last checkpoint stands.
     """
 
     def __init__(
@@ -268,7 +268,7 @@ def resume_run(
     """The run in a directory, where its checkpoint was taken.
 
     With `seconds` or `episodes` it trains for that much longer, also where it had come to its end
-    (see `Trainer.extend`); its manifest then tells that, and which `command` asked for it.
+    (see `Trainer.extend`); its manifest then records that, and the `command`.
     """
     check_extension(seconds, episodes)
     if wandb:

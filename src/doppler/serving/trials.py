@@ -33,12 +33,12 @@ NUMBERS = ("runs", "failures", "worst_s", "mean_s", "episodes", "since")  # of t
 class TrialSummary:
     """The measurements of one graph so far, in numbers."""
 
-    spread_s: float  # standard deviation of the incumbent's makespans, lately
+    spread_s: float  # standard deviation of the incumbent's recent makespans
     runs: int  # of the executor, those that do not count left out
     failures: int  # among them
     replaced: int  # times that the incumbent was
     speedup: float  # of the incumbent over the first one, measured in turn
-    sim_error: float | None  # mean relative error of the recalibrated simulator, lately
+    sim_error: float | None  # recent mean relative error of the recalibrated simulator
 
 
 class Trials:

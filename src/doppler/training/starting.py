@@ -21,7 +21,7 @@ PAPER = "paper"  # the preset that trains as the paper does
 
 @dataclass(frozen=True, slots=True)
 class UsualStart:
-    """What training starts from where nobody says it, and why."""
+    """What training starts from by default, and why."""
 
     start: str  # PRETRAINED or NOTHING
     why: str = ""  # why it is nothing

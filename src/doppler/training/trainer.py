@@ -38,7 +38,7 @@ SHARES = {"imitation": 0.1, "sim": 0.5, "real": 1.0}  # of what is left of a bud
 
 @dataclass(frozen=True, slots=True)
 class TrainingProgress:
-    """One update, as it is logged."""
+    """One update, for logs."""
 
     stage: str
     update: int  # number of this update in its stage
@@ -230,7 +230,7 @@ class Trainer:
 
         They count from here, whatever was left to do. The schedules of the last stage, such as its
         learning rate, are stretched: the share that is done becomes one of the new whole. (Where a
-        checkpoint does not tell how its last stage ended, that stage starts again.)
+        checkpoint does not record how its last stage ended, that stage starts again.)
         """
         name = self.config.stages[-1]
         self.stage = min(self.stage, self._last)

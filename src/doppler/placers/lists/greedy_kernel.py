@@ -192,13 +192,13 @@ def give_up(c: GreedyArrays, by_finish: bool, s: ListState, h: Heaps, v: int) ->
 def has_room(p: PlanArrays, c: GreedyArrays, h: Heaps, v: int, d: int) -> bool:
     """Whether what a vertex adds to a device fits there."""
     free_bytes = c.memory_bytes[d] - h.used_bytes[d]
-    return p.most_bytes[v] <= free_bytes or need_bytes(p, h, v, d) <= free_bytes
+    return p.max_bytes[v] <= free_bytes or need_bytes(p, h, v, d) <= free_bytes
 
 
 @inlined
 def need_bytes(p: PlanArrays, h: Heaps, v: int, d: int) -> float:
     """What a vertex adds to a device: its outputs, and copies of what is not yet there."""
-    need = p.most_bytes[v]
+    need = p.max_bytes[v]
     for i in range(p.read_ptr[v], p.read_ptr[v + 1]):
         if h.holds[p.read_tensor[i], d]:
             need -= p.whole_bytes[p.read_tensor[i]]

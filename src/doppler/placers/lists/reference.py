@@ -135,8 +135,7 @@ class _GreedyPlan(_Plan):
         here = [u for u in range(self.num_vertices) if self.devices[u] == d] + [v]
         # Outputs: all a vertex could add, less what it reads.
         outputs = sum(
-            self.p.most_bytes[u] - sum(self.p.whole_bytes[t] for t, _ in self.reads[u])
-            for u in here
+            self.p.max_bytes[u] - sum(self.p.whole_bytes[t] for t, _ in self.reads[u]) for u in here
         )
         copies = {t for u in here for t, producer in self.reads[u] if self.devices[producer] != d}
         copied = sum(self.p.whole_bytes[t] for t in sorted(copies))

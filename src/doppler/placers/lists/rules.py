@@ -30,7 +30,7 @@ class PlanArrays(NamedTuple):
     read_ptr: IntArray  # (V+1,) tensors read by a vertex
     read_tensor: IntArray  # (E,)
     whole_bytes: FloatArray  # (T,) for the memory, in which inputs do not count
-    most_bytes: FloatArray  # (V,) a vertex adds to a device that has nothing yet it reads
+    max_bytes: FloatArray  # (V,) a vertex adds to a device that has nothing yet it reads
     exec_s: FloatArray  # (V, D)
     fixed_s: FloatArray  # (T,) a transfer takes fixed_s + latency_s + tensor_bytes * s_per_byte
     tensor_bytes: FloatArray  # (T,)
@@ -100,7 +100,7 @@ def flatten(problem: Problem) -> PlanArrays:
         read_ptr=graph.read_ptr.copy(),
         read_tensor=graph.read_tensor.copy(),
         whole_bytes=problem.produced_bytes.copy(),
-        most_bytes=problem.working_bytes.copy(),
+        max_bytes=problem.working_bytes.copy(),
         exec_s=costs.exec_s.copy(),
         fixed_s=costs.fixed_s.copy(),
         tensor_bytes=graph.tensor_bytes.copy(),

@@ -224,7 +224,7 @@ class _Search:
         self.evaluations += steps * len(self.chains) * config.draws
 
     def _gather(self) -> None:
-        """Begin again at the best: every chain goes on from there."""
+        """Restart every chain from the best assignment so far."""
         leader = min(self.chains, key=lambda c: float(c.cost[1]))
         for chain in self.chains:
             chain.devices[:] = leader.best
