@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("torch")
-pytest.importorskip("safetensors")
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 MISSING = ("pymetis", "mtkahypar", "ortools", "gymnasium", "typer", "rich")

@@ -7,7 +7,6 @@ import pytest
 from command_line import Dop, Result
 
 pytest.importorskip("torch")
-pytest.importorskip("safetensors")
 
 from doppler.cli.training_view import TrainingView, gaps_table
 from doppler.graph import write_graph

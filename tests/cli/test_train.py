@@ -15,7 +15,6 @@ from command_line import Dop
 from rich.console import Console
 
 pytest.importorskip("torch")
-pytest.importorskip("safetensors")
 
 from doppler.cli.training_view import TrainingView
 from doppler.graph import write_graph

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("safetensors")
 
 from policies.arrays.making import array_policy, write_policy  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
