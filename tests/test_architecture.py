@@ -1,12 +1,15 @@
-"""The shape of the package: one name has one meaning."""
+"""The shape of the package: one name has one meaning; packages, modules, functions are small."""
 
 import ast
 from collections import defaultdict
 from pathlib import Path
 
 import doppler
+from doppler.cli.main import VERBS
 
 ROOT = Path(doppler.__file__).parent
+MAX_MODULES, MAX_MODULE_LINES, MAX_FUNCTION_LINES = 15, 400, 60  # compiled kernels aside
+LONG_MODULES = {"doppler.engine.backends.cuda", "doppler.trace"}  # to be split
 # Names of several modules, with the one meaning that all of them share.
 SHARED_MODULES = {
     "acting": "how a policy plays episodes: with torch, and its array twin",
@@ -88,3 +91,43 @@ def test_a_class_named_like_a_module_is_defined_there() -> None:
         if any(where not in defined[0] for where in named.get(name.lower(), []))
     }
     assert elsewhere == set(SHARED_WITH_CLASSES)
+
+
+def is_kernel(path: Path) -> bool:
+    return path.stem == "kernel" or path.stem.endswith("_kernel")
+
+
+def num_lines(module: str, function: ast.FunctionDef) -> int:
+    """Lines of a function; of a command, whose options make it long, those of its body."""
+    is_verb = module.startswith("doppler.cli.") and function.name in VERBS
+    first = function.body[0].lineno if is_verb else function.lineno
+    return int(function.end_lineno or first) - first + 1
+
+
+def test_packages_are_small() -> None:
+    """The command line has a module for each of its verbs, and more."""
+    counts = defaultdict(int)
+    for path in modules().values():
+        counts[path.parent] += path.name != "__init__.py"
+    large = {path.name for path, count in counts.items() if count > MAX_MODULES}
+    assert large == {"cli"}
+
+
+def test_modules_are_short() -> None:
+    long = {
+        module
+        for module, path in modules().items()
+        if not is_kernel(path) and len(path.read_text("utf-8").splitlines()) > MAX_MODULE_LINES
+    }
+    assert long == LONG_MODULES
+
+
+def test_functions_are_short() -> None:
+    long = {
+        f"{module}.{node.name}"
+        for module, path in modules().items()
+        if not is_kernel(path)
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.FunctionDef) and num_lines(module, node) > MAX_FUNCTION_LINES
+    }
+    assert long == set()

@@ -85,6 +85,24 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 Force = Annotated[
     bool, typer.Option("--force", help="Write over a file of another kind, if one is there.")
 ]
+RunDirectory = Annotated[
+    Path, typer.Option("--output", "-o", metavar="DIR", help="Directory of the run.")
+]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="Changes to the settings, as TOML or JSON."),
+]
+TrainingSeed = Annotated[int | None, typer.Option("--seed", min=0, help="Of everything random.")]
+TorchDevice = Annotated[
+    str | None, typer.Option("--device", metavar="cpu|cuda", help="Where the networks compute.")
+]
+Threads = Annotated[
+    int | None, typer.Option("--threads", min=1, help="For episodes, simulation and search.")
+]
+SaveEvery = Annotated[
+    float, typer.Option("--checkpoint-every", min=0.0, metavar="S", help="Seconds between saves.")
+]
+Wandb = Annotated[bool, typer.Option("--wandb", help="Log to Weights & Biases as well.")]
 MAX_REPEATS = 1_000_000  # runs, draws, samples: more is a slip of the finger
 
 

@@ -98,31 +98,37 @@ def place(
     _log_members(solution)
     if output:
         write_assignment(assignment, output, force=force)
-    makespan, loads = trace.makespan_s, device_loads(graph, topology, assignment, trace)
-    optimal = is_optimal(makespan, bound)
+    summary: dict[str, Any] = {
+        "makespan_s": trace.makespan_s,
+        "lower_bound_s": bound,
+        "gap": gap(trace.makespan_s, bound),
+        "optimal": is_optimal(trace.makespan_s, bound),
+        "placer": placer,
+        "won": solution.won,
+        "seconds": took,
+        "topology": topology.name,
+        "graph": graph.name,
+        "assignment": str(output) if output else None,
+    }
+    loads = device_loads(graph, topology, assignment, trace)
     if as_json:
-        summary: dict[str, Any] = {
-            "makespan_s": makespan,
-            "lower_bound_s": bound,
-            "gap": gap(makespan, bound),
-            "optimal": optimal,
-            "placer": placer,
-            "won": solution.won,
-            "seconds": took,
-            "topology": topology.name,
-            "graph": graph.name,
-            "assignment": str(output) if output else None,
-        }
         print_json(summary | plan_document(assignment.by_name(graph, topology), loads))
         return
-    who = placer if solution.won == placer else f"{placer} ({solution.won})"
-    proven = ", proven optimal" if optimal else ""
     print_plan(graph, assignment.by_name(graph, topology), loads, full=full)
-    stdout().print(
-        f"{who} on {topology.name}: makespan {seconds(makespan)}, lower bound {seconds(bound)}, "
-        f"gap {percent(gap(makespan, bound))}{proven} (placed in {seconds(took)})"
-    )
+    stdout().print(_sentence(summary))
     announce(output)
+
+
+def _sentence(summary: dict[str, Any]) -> str:
+    """Who placed, the makespan, and how far it may be from the optimum."""
+    placer, won = summary["placer"], summary["won"]
+    who = placer if won == placer else f"{placer} ({won})"
+    proven = ", proven optimal" if summary["optimal"] else ""
+    return (
+        f"{who} on {summary['topology']}: makespan {seconds(summary['makespan_s'])}, lower bound "
+        f"{seconds(summary['lower_bound_s'])}, gap {percent(summary['gap'])}{proven} "
+        f"(placed in {seconds(summary['seconds'])})"
+    )
 
 
 def _log_members(solution: "Solution") -> None:
