@@ -103,7 +103,7 @@ SaveEvery = Annotated[
     float, typer.Option("--checkpoint-every", min=0.0, metavar="S", help="Seconds between saves.")
 ]
 Wandb = Annotated[bool, typer.Option("--wandb", help="Log to Weights & Biases as well.")]
-MAX_REPEATS = 1_000_000  # runs, draws, samples: more is a slip of the finger
+MAX_REPEATS = 1_000_000  # runs, draws, samples: more is taken for a typing error
 
 
 class Verb(TyperCommand):

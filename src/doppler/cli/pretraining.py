@@ -29,9 +29,7 @@ SECONDS, PRESET = 1800.0, "pretrain"
 
 def pretrain(
     output: RunDirectory,
-    problems: Annotated[
-        int | None, typer.Option(min=1, help="To train on, turn by turn. Default: 512.")
-    ] = None,
+    problems: Annotated[int | None, typer.Option(min=1, help="To train on. Default: 512.")] = None,
     max_vertices: Annotated[
         int | None, typer.Option(min=1, help="Of their graphs, at most. Default: 300.")
     ] = None,
@@ -44,7 +42,7 @@ def pretrain(
         ),
     ] = None,
     validation: Annotated[
-        int | None, typer.Option(min=0, help="Problems to measure the policy by. Default: 24.")
+        int | None, typer.Option(min=0, help="Problems to validate the policy on. Default: 24.")
     ] = None,
     validate_every: Annotated[
         float | None,

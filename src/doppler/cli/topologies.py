@@ -46,7 +46,7 @@ def find_topology(
 
 
 def assumed_topology(graph: "Graph | None") -> "Topology":
-    """The machine for a graph that nobody named one for, and a remark that it is assumed."""
+    """The default machine for a graph, with a remark that it is assumed."""
     from doppler.topology import read_topology
 
     name = DEFAULT

@@ -1,4 +1,4 @@
-"""What `dop train` shows of its work: a live view on a terminal, a line now and then elsewhere."""
+"""The progress of `dop train`: a live view on a terminal, a line every few seconds elsewhere."""
 
 import sys
 from collections import deque

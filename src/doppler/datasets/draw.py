@@ -35,7 +35,7 @@ class DrawnProblem:
 
     @property
     def problem(self) -> Problem:
-        """It with its costs, priced anew."""
+        """The graph on the topology, with its costs."""
         return Problem(self.graph, self.topology)
 
     def digest(self) -> str:

@@ -21,7 +21,7 @@ from doppler.topology.topology import Link, Topology
 SIZES = tuple(64 * 1024 * 4**i for i in range(7))  # 64 KB to 256 MB
 LONGEST_S = 0.25  # of a single copy: larger ones are left out
 ENOUGH_S, ENOUGH_TOGETHER_S = 0.03, 0.1  # of copies of one size; of a pattern
-SAME_SPEED = 0.25  # pairs whose bandwidths are no further from the middle are alike
+SAME_SPEED = 0.25  # share by which bandwidths of equal pairs may differ from the median
 MAX_PAIRS = 56  # that are measured alone: all of 8 devices
 ENOUGH_PAIRS = 6  # where all share one link
 AT_A_TIME = (2, 3, 4, 6, IN_FLIGHT)  # copies under way in patterns
@@ -36,7 +36,7 @@ SHARINGS: dict[str, Callable[[Pair], Hashable]] = {  # pairs with the same key s
 
 
 class Throughput(NamedTuple):
-    """What copies between pairs of devices, all at the same time, reached together."""
+    """The total throughput of simultaneous copies between pairs of devices."""
 
     pairs: tuple[Pair, ...]  # one copy at a time for each
     bytes_per_s: float
@@ -64,7 +64,7 @@ class LinksFound:
 def measure_links(
     bench: Bench, seconds: float, samples: list[Sample], *, shared: bool = False
 ) -> LinksFound:
-    """The links that explain what copies take alone, and together, best.
+    """The links that best explain the durations of single and of simultaneous copies.
 
     `shared` says that all pairs share one link for sure.
     """
@@ -151,7 +151,7 @@ def _fitted(
     speed: Mapping[Pair, float],
     probe_bytes: int,
 ) -> Link:
-    """The latency of copies alone, and the bandwidth that explains copies together."""
+    """The latency of single copies, and the bandwidth that explains simultaneous ones."""
     alike = not speed  # then every pair says something about all
     known = [fits[pair] for pair in (fits if alike else served) if pair in fits]
     known = known or list(fits.values())
@@ -197,7 +197,7 @@ def _together(
     all_patterns = patterns(pairs)
     took = 0.0
     for number, (name, chosen) in enumerate(all_patterns):
-        report("measuring links together", number, len(all_patterns))
+        report("measuring simultaneous copies", number, len(all_patterns))
         if len(seen) >= 2 and monotonic() > until:
             break
         done = bench.copies(chosen, size, _rounds(took * len(chosen), ENOUGH_TOGETHER_S))
@@ -207,7 +207,7 @@ def _together(
         samples.append(
             Sample("copies", name, f"{len(chosen)} pairs", size, size * len(chosen) / rate)
         )
-    report("measuring links together", len(all_patterns), len(all_patterns))
+    report("measuring simultaneous copies", len(all_patterns), len(all_patterns))
     return seen
 
 

@@ -28,7 +28,7 @@ def equal(seconds: Sequence[float] | FloatArray) -> Samples:
 def typical_s(samples: Sequence[float] | FloatArray, weight: FloatArray | None = None) -> float:
     """The weighted mean of some samples but for stalls.
 
-    Not their middle: durations are skewed to the right, and what keeps a device or a link busy is
+    Not their median: durations are skewed to the right, and what keeps a device or a link busy is
     the sum of their means.
     """
     took = np.asarray(samples, np.float64)
@@ -52,7 +52,7 @@ def _no_stalls(took: FloatArray, weight: FloatArray) -> BoolArray:
 
 
 def _effective(weight: FloatArray) -> float:
-    """How many samples of the same weight would tell as much."""
+    """The effective number of samples."""
     return float(weight.sum() ** 2 / (weight @ weight)) if len(weight) else 0.0
 
 

@@ -57,7 +57,7 @@ def save_policy(policy: TrainablePolicy, path: str | Path, provenance: Mapping[s
         "config": json.dumps(asdict(policy.config)),
         "provenance": history,
     }
-    if policy.kind != DualPolicy.kind:  # which no file named before there were others
+    if policy.kind != DualPolicy.kind:  # the default, which files leave out
         metadata["kind"] = policy.kind
     write_tensors(path, tensors, metadata)
 

@@ -111,7 +111,7 @@ class Run:
         self._broken = False  # the directory cannot be written
 
     def __iter__(self) -> Iterator[TrainingProgress]:
-        """Train on; every update is logged, then yielded, and saved now and then."""
+        """Train; every update is logged and yielded, and a checkpoint is saved at intervals."""
         saved = self._clock()
         with closing(self.trainer.run()) as updates:
             while (progress := self._next(updates)) is not None:
@@ -150,7 +150,7 @@ class Run:
         self.directory.close()
 
     def results(self) -> list[ExerciseResult]:
-        """What the run has come to, exercise by exercise."""
+        """The results so far, one per exercise."""
         records = self.trainer.records
         return [
             ExerciseResult(

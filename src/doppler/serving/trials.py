@@ -44,8 +44,8 @@ class TrialSummary:
 class Trials:
     """Runs assignments, counts what fails, and drives the `Incumbent` with what it measures.
 
-    Seeds of runs are counted on, so that an executor in virtual time measures the same after a run
-    was resumed.
+    Seeds of runs are part of the state, so that an executor in virtual time measures the same
+    after a run was resumed.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Trials:
         """The numbers of interest.
 
         The incumbent and the first one are measured now and then, in turn: means of races won
-        alone would flatter the speedup.
+        alone would overestimate the speedup.
         """
         return TrialSummary(
             spread_s=self.incumbent.spread_s,

@@ -139,7 +139,7 @@ def search(
 
 
 class _Search:
-    """Chains of moves side by side, looked at now and then."""
+    """Parallel chains of moves, run in slices."""
 
     def __init__(
         self, problem: Problem, starts: list[IntArray], config: SearchConfig, seed: int

@@ -1,4 +1,4 @@
-"""Checkpoints as arrays, and what every checkpoint has to say about itself."""
+"""Checkpoints as arrays, and the metadata of every checkpoint."""
 
 import json
 from collections.abc import Mapping
@@ -94,7 +94,7 @@ def read_metadata(path: str | Path, data: bytes | None = None) -> dict[str, Any]
 
 
 def read_provenance(path: str | Path) -> dict[str, Any]:
-    """What a checkpoint says about how its policy came about."""
+    """The provenance of the policy in a checkpoint."""
     path = Path(path)
     return json_object(checked_metadata(read_tensor_file(path), path), "provenance", path)
 
@@ -146,7 +146,7 @@ def not_finite(name: str, owner: str) -> CheckpointError:
 
 
 def kind_of(metadata: Mapping[str, str]) -> str:
-    """The kind of policy that a file says it holds; without a word, it is the dual policy."""
+    """The kind of policy that a file says it holds; the dual policy by default."""
     return metadata.get("kind", PolicyConfig.kind)
 
 
