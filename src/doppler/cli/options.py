@@ -66,7 +66,7 @@ TopologyName = Annotated[
         autocompletion=complete_topology,
         help="The machine: a name from `dop list topologies`, a TOML or JSON file, or `here` for "
         "this one, which is measured once. If left out, the one that the assignment was made for, "
-        "or an assumed one, which is said.",
+        "or an assumed one, with a remark.",
     ),
 ]
 Probe = Annotated[
@@ -80,7 +80,7 @@ Strategy = Annotated[
         help="ChooseTask: from `dop list strategies`.",
     ),
 ]
-Seed = Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Of everything random.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Random seed.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 Force = Annotated[
     bool, typer.Option("--force", help="Write over a file of another kind, if one is there.")
@@ -92,7 +92,7 @@ ConfigFile = Annotated[
     Path | None,
     typer.Option("--config", metavar="FILE", help="Changes to the settings, as TOML or JSON."),
 ]
-TrainingSeed = Annotated[int | None, typer.Option("--seed", min=0, help="Of everything random.")]
+TrainingSeed = Annotated[int | None, typer.Option("--seed", min=0, help="Random seed.")]
 TorchDevice = Annotated[
     str | None, typer.Option("--device", metavar="cpu|cuda", help="Where the networks compute.")
 ]

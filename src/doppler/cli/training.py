@@ -46,7 +46,7 @@ def train(
             metavar="NAME|FILE|here",
             autocompletion=complete_topology,
             help="May be repeated: every graph is trained on each. If left out, a machine is "
-            "assumed, which is said.",
+            "assumed, with a remark.",
         ),
     ] = None,
     policy_name: Annotated[

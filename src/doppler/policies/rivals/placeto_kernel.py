@@ -230,9 +230,9 @@ def pass_on(
         for h in range(width):
             space.flat[i, h] = 0
         for e in range(hearing.begin[way, rows[i]], hearing.begin[way, rows[i] + 1]):
-            share, told = hearing.share[way, e], sent[hearing.who[way, e]]
+            share, message = hearing.share[way, e], sent[hearing.who[way, e]]
             for h in range(width):
-                space.flat[i, h] += share * told[h]
+                space.flat[i, h] += share * message[h]
     multiply(space.flat, size, layers.receive[way], layers.receive_bias[way], new)
     for i in range(size):
         for h in range(width):
