@@ -13,7 +13,7 @@ lines of one or more files. `benchmarks/results/learning.jsonl` is what we measu
 
 Makespans are simulated milliseconds. `policy` is the policy alone: the best that placer `doppler`
 makes, in about a second; on graphs it has not seen `few` is the best of 128 samples. `run` is
-the best that training came across, the expert's search included.
+the best that training found, the expert's search included.
 """
 
 import argparse
@@ -228,8 +228,8 @@ def _unseen(label: str, copies: int) -> Callable[[float, int], Result]:
         config = replace(PRESETS["default"], variants=copies)
         trainer, took = train(others, config, seconds, seed)
         few = judge(trainer.policy, *problem(label), 128)
-        told = {"few": few["policy"], "few_s": few["inference_s"]}
-        return took | told | judge(trainer.policy, *problem(label))
+        few_samples = {"few": few["policy"], "few_s": few["inference_s"]}
+        return took | few_samples | judge(trainer.policy, *problem(label))
 
     return work
 
@@ -389,8 +389,8 @@ def show_seeded(tables: Any, known: dict[str, float]) -> None:
         ]
         matched = [r["evaluations_to_match"] for r in rows]
         plain = [r["evaluations_plain"] for r in rows]
-        told = ", ".join("never" if m is None else f"{m:,}" for m in matched)
-        print(f"| `{label}` | {' | '.join(cells)} | {told} (of {np.mean(plain or [0]):,.0f}) |")
+        counts = ", ".join("never" if m is None else f"{m:,}" for m in matched)
+        print(f"| `{label}` | {' | '.join(cells)} | {counts} (of {np.mean(plain or [0]):,.0f}) |")
 
 
 def show_unseen(tables: Any, known: dict[str, float]) -> None:

@@ -3,8 +3,8 @@
 Run it as `python benchmarks/placers.py`: five minutes, of which 10 s of search for each of 12
 problems, then how placing scales to 100,000 vertices. Instead of that,
 
-- `--long` searches six problems for 5 minutes and for 30 s, and tells whether 30 s are enough;
-- `--moves` tells what a move of search costs against a whole simulation;
+- `--long` searches six problems for 5 minutes and for 30 s, and shows whether 30 s are enough;
+- `--moves` compares a move of search with a whole simulation;
 - `--exact` solves random graphs of 10 to 30 vertices with CP-SAT, a minute each.
 
 `--only p100x4/ffnn` does one problem, `--only 'scaling/m-*'` the placers of that name, `--only
@@ -189,8 +189,8 @@ def random_graph(vertices: int, topology: Topology, seed: int, *, long: bool) ->
         return graph
     rng, columns = np.random.default_rng(seed), graph.columns()
     columns["exec_s"] = rng.integers(1, 21, size=graph.num_vertices).tolist()
-    most = 20 if long else 2
-    columns["transfer_s"] = rng.integers(0, most + 1, size=graph.num_tensors).tolist()
+    max_s = 20 if long else 2
+    columns["transfer_s"] = rng.integers(0, max_s + 1, size=graph.num_tensors).tolist()
     return build_graph(**columns)
 
 

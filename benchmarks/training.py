@@ -199,11 +199,11 @@ def show_scaling() -> None:
             ms = row["total"]
             growth = f"{ms / before_ms[shape]:.1f}" if shape in before_ms else ""
             before_ms[shape] = ms
-            rest = f"{ms:>10.2f}{growth:>16}{1e3 * ms / size:>16.1f}{most_memory_mb():>12.0f}"
+            rest = f"{ms:>10.2f}{growth:>16}{1e3 * ms / size:>16.1f}{peak_memory_mb():>12.0f}"
             print(f"  {size:>8,}  {shape}{cells}{rest}", flush=True)
 
 
-def most_memory_mb() -> float:
+def peak_memory_mb() -> float:
     """Megabytes of memory that this process had in use when it had most."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6

@@ -57,7 +57,7 @@ from doppler.policies.arrays.config import PolicyConfig
 from doppler.policies.kinds import make_any
 from doppler.problem import Problem
 from doppler.runs.run import resume_run, start_run
-from doppler.runs.validation import listed_s
+from doppler.runs.validation_set import listed_s
 from doppler.sim import Simulator
 from doppler.topology import Topology
 from doppler.training.api import pretraining, starting_policy
@@ -124,10 +124,10 @@ def cases(settings: Settings) -> dict[str, Callable[[], DrawnProblem]]:
     found: dict[str, Callable[[], DrawnProblem]] = {}
     for label in SIX:
         found[f"left-out/{label}"] = partial(_paper, label)
-    most, machines = settings.max_vertices, list(MACHINES)
+    machines = list(MACHINES)
     for name, family in FAMILIES.items():
         if family.split == "test":  # on machines of every split
-            room = max(most, family.smallest + 40)
+            room = max(settings.max_vertices, family.smallest + 40)
             for i in range(settings.count):
                 machine = machines[i % len(machines)]
                 make = partial(make_problem, name, machine, i, max_vertices=room)
@@ -135,7 +135,7 @@ def cases(settings: Settings) -> dict[str, Callable[[], DrawnProblem]]:
     for name, machine in MACHINES.items():
         if machine.split == "test":  # with families that were trained on
             for i in range(settings.count):
-                found[f"machines/{name}/{i}"] = partial(_on_machine, name, i, most)
+                found[f"machines/{name}/{i}"] = partial(_on_machine, name, i, settings.max_vertices)
     return found
 
 
@@ -154,7 +154,7 @@ def _on_machine(machine: str, seed: int, max_vertices: int) -> DrawnProblem:
 
 
 def train(settings: Settings, without: tuple[str, ...], seed: int) -> Result:
-    """A policy, as `dop pretrain` makes it; one that is begun goes on."""
+    """A policy, as `dop pretrain` makes it; one that was begun is resumed."""
     path = _run_of(settings, seed, *without)
     if not (path / "config.json").exists():
         config = replace(PRESETS["pretrain"], seconds=settings.train_seconds, seed=seed, threads=1)
@@ -242,10 +242,10 @@ def from_random_s(graph: Graph, topology: Topology, seconds: float) -> float:
 def auto_s(placer: DopplerPlacer, graph: Graph, topology: Topology, seconds: float) -> float:
     """What `auto` makes with the policy; infinity where nothing fits into memory."""
     try:
-        answer = AutoPlacer(seconds, learned=placer).place(Problem(graph, topology))
+        assignment = AutoPlacer(seconds, learned=placer).place(Problem(graph, topology))
     except DopplerError:
         return inf
-    return makespan_s(graph, topology, answer)
+    return makespan_s(graph, topology, assignment)
 
 
 def known(settings: Settings, make: Callable[[], DrawnProblem], seed: int) -> Result:
@@ -419,7 +419,7 @@ def show_left_out(table: dict[str, list[Rows]]) -> None:
         print(f"| all of `{machine}` | | {means[0]} | | | {means[1]} | {means[2]} | |")
 
 
-def together(tables: Iterable[list[Rows]]) -> list[Rows]:
+def by_seed(tables: Iterable[list[Rows]]) -> list[Rows]:
     """All rows of each seed."""
     return [[row for rows in column for row in rows] for column in zip(*tables, strict=True)]
 
@@ -434,13 +434,13 @@ def show_unseen(tables: dict[str, dict[str, list[Rows]]]) -> None:
         *("beats list schedulers", "loses to one", "`auto` loses to one"),
     )
     print(f"| | {' | '.join(heads)} |\n|---|{'---|' * len(heads)}")
-    every = {name: together(table.values()) for name, table in tables.items()}
+    every = {name: by_seed(table.values()) for name, table in tables.items()}
     lines: dict[str, list[Rows]] = {}
     for name, table in tables.items():
         lines |= {f"`{label}`": seeds for label, seeds in table.items()}
         lines[f"all {name}"] = every[name]
     if len(every) > 1:
-        lines["all"] = together(every.values())
+        lines["all"] = by_seed(every.values())
     for label, seeds in lines.items():
         rows = [row for rows in seeds for row in rows]
         against = [(row["policy"] or inf, row["auto"] or inf, row["lists"] or inf) for row in rows]
@@ -470,8 +470,8 @@ def show_unseen(tables: dict[str, dict[str, list[Rows]]]) -> None:
                     worst[key] = inf
         for key, above_by in sorted(worst.items(), key=lambda item: -item[1])[:WORST]:
             if above_by > ROUNDING:
-                told = f"{100 * above_by:+.1f} %" if isfinite(above_by) else "out of memory"
-                print(f"- {key}: {told}")
+                shown = f"{100 * above_by:+.1f} %" if isfinite(above_by) else "out of memory"
+                print(f"- {key}: {shown}")
 
 
 def show_time(results: dict[str, Result]) -> None:

@@ -1,6 +1,6 @@
 """Serve requests, and get faster while doing so.
 
-Six small networks of unequal widths answer every request, and their answers are added. On two
+Every request runs six small networks of unequal widths, whose outputs are added. On two
 cores, dealt out round-robin, one core has most of the work. One request in five tries another
 assignment; whichever is measurably faster takes over.
 
@@ -38,7 +38,7 @@ def ensemble() -> dp.Program:
 
 
 def main() -> None:
-    """Serve, and tell how long it took."""
+    """Serve requests, and print how long that took."""
     options = parse()
     if options.verbose:
         logging.basicConfig(level=logging.INFO)
@@ -82,8 +82,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--backend", default="cpu", help="cpu, cuda or null")
     parser.add_argument("--topology", default="cpu2", help="name or file; `dop probe` writes one")
     parser.add_argument("--explore", type=float, default=0.2, help="share of the requests")
-    parser.add_argument("--state", help="file to go on from, and to keep")
-    parser.add_argument("--verbose", action="store_true", help="tell of every promotion")
+    parser.add_argument("--state", help="file to resume from, and to write")
+    parser.add_argument("--verbose", action="store_true", help="log every promotion")
     return parser.parse_args()
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("torch")
-pytest.importorskip("safetensors")
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 MISSING = ("pymetis", "mtkahypar", "ortools", "gymnasium", "typer", "rich")
@@ -28,12 +27,12 @@ def printed(script: str, *arguments: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
-def baselines(*arguments: str) -> str:
-    return printed("baselines.py", *arguments)
+def rivals(*arguments: str) -> str:
+    return printed("rivals.py", *arguments)
 
 
 def test_jobs_and_tables(tmp_path: Path) -> None:
-    names = baselines("list").split()
+    names = rivals("list").split()
     assert len(names) == len(set(names))
     results = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
     tiny = ("--seconds", "0.2", "--episodes", "16")
@@ -42,13 +41,13 @@ def test_jobs_and_tables(tmp_path: Path) -> None:
     wanted += ["time/chainmm/gdp/0", "scaling/gdp/100", "scaling/gdp/200"]
     assert set(wanted) <= set(names)
     for number, file in enumerate(results):
-        baselines("run", *wanted, *tiny, "--part", f"{number}/2", "--results", str(file))
+        rivals("run", *wanted, *tiny, "--part", f"{number}/2", "--results", str(file))
     lines = [json.loads(line) for file in results for line in file.read_text().splitlines()]
     assert sorted(line["job"] for line in lines) == sorted(wanted)
     before = results[0].read_text()
-    baselines("run", *wanted, *tiny, "--part", "0/2", "--results", str(results[0]))
+    rivals("run", *wanted, *tiny, "--part", "0/2", "--results", str(results[0]))
     assert results[0].read_text() == before  # what is done is not done again
-    shown = baselines("show", *map(str, results))
+    shown = rivals("show", *map(str, results))
     assert "| gdp | " in shown
     assert "*198.0*" in shown
     assert "The same time, 0.2 s" in shown

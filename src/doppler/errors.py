@@ -11,7 +11,7 @@ DopplerError
 ├── AssignmentError    (ValueError)    an assignment that does not fit its graph or topology
 ├── ConfigError        (ValueError)    an option with a value it cannot have
 ├── CheckpointError    (ValueError)    a policy that cannot be saved, or a file without one
-├── TrainingError      (RuntimeError)  training that cannot go on
+├── TrainingError      (RuntimeError)  training that cannot continue
 ├── EngineError        (RuntimeError)  a run on real devices that failed, and at which vertex
 ├── PlacerError        (RuntimeError)  a placer of one's own that cannot be loaded, or that failed
 ├── WrongTypeError     (TypeError)     an argument of a type it cannot have
@@ -84,7 +84,7 @@ class CheckpointError(DopplerError, ValueError):
 
 
 class TrainingError(DopplerError, RuntimeError):
-    """Training that cannot go on."""
+    """Training that cannot continue."""
 
 
 class EngineError(DopplerError, RuntimeError):
@@ -113,7 +113,7 @@ class UnknownNameError(DopplerError, LookupError):
 
 
 class Interrupted(BaseException):
-    """Ctrl-C. Work that has a best answer so far returns it; other work lets this pass."""
+    """Ctrl-C. Work that has a best result so far returns it; other work lets this pass."""
 
 
 class MissingExtraError(DopplerError, ImportError):

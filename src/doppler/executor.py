@@ -8,7 +8,7 @@ from doppler.trace import Trace
 
 
 class Executor(Protocol):
-    """Runs a graph under an assignment (ExecTime of Alg. 1) and tells what happened when.
+    """Runs a graph under an assignment (ExecTime of Alg. 1) and returns a trace of what happened.
 
     >>> import doppler as dp
     >>> graph = dp.shard(dp.programs.chainmm(size=64), parts=2)

@@ -32,7 +32,7 @@ def make_env(
     *,
     cost_model: CostModel | None = None,
 ) -> AssignEnv:
-    """The environment of a graph on a topology; the simulator tells makespans unless given."""
+    """The environment of a graph on a topology; without an executor, makespans are simulated."""
     problem = as_problem(graph, topology, cost_model)
     return AssignEnv(problem, executor or Simulator(problem))
 

@@ -1,4 +1,4 @@
-"""Plan: what an assignment asks of each device, by name, for people to read."""
+"""Plan: the load that an assignment puts on each device, by name, for people to read."""
 
 from dataclasses import dataclass
 
@@ -28,7 +28,7 @@ class DeviceLoad:
 def device_loads(
     graph: Graph, topology: Topology, assignment: Assignment, trace: Trace
 ) -> list[DeviceLoad]:
-    """What each device does in the run that `trace` tells of."""
+    """What each device does in the run of `trace`."""
     size, moves = topology.num_devices, trace.is_transfer
     bytes_in = np.bincount(trace.device[moves], trace.moved_bytes[moves], size)
     bytes_out = np.bincount(trace.source[moves], trace.moved_bytes[moves], size)

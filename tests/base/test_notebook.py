@@ -20,7 +20,7 @@ from doppler.placers import make_placer, placer_names
 from doppler.placers.base import Shown
 from doppler.placers.comparison import ComparisonRow
 from doppler.placers.learned.rivals import LearnedPlacer
-from doppler.placers.solution import Answer, Member
+from doppler.placers.solution import Member, Solution
 
 TAGS = {"table", "caption", "tr", "th", "td", "code", "div", "progress"}
 odd_names = st.text(
@@ -58,11 +58,11 @@ def values(name: str, size: int = 3):
     placer.name = name
     bounds = dp.lower_bounds(graph, topology)
     execution = Execution(trace, np.array([1.0, 2.0]), {name: np.zeros((2, 3))})
-    answer = Answer(assignment, name, 1.0, members=(Member(name, 1.0, 2.0, name),))
+    solution = Solution(assignment, name, 1.0, members=(Member(name, 1.0, 2.0, name),))
     rows = [ComparisonRow(name, *[1.0] * 8, error=error) for error in ("", name)]
     bar = Bar()
     bar.update(name, 1, 2)
-    return [graph, topology, assignment, trace, placer, bounds, execution, answer, *rows], bar
+    return [graph, topology, assignment, trace, placer, bounds, execution, solution, *rows], bar
 
 
 class Reader(HTMLParser):
@@ -118,7 +118,8 @@ def test_names_can_be_read_in_the_html(name: str) -> None:
 
 
 def test_reprs_by_example() -> None:
-    (graph, topology, assignment, trace, _, bounds, execution, answer, row, failed), _ = values("n")
+    shown, _ = values("n")
+    graph, topology, assignment, trace, _, bounds, execution, solution, row, failed = shown
     assert repr(graph) == "<Graph 'n': 3 vertices (0 inputs), 3 tensors, 2 edges>"
     assert repr(topology) == "<Topology 'n': 2 devices, 2 links>"
     assert repr(assignment) == "<Assignment by 'n' on 'n': 3 vertices on 2 devices>"
@@ -126,7 +127,7 @@ def test_reprs_by_example() -> None:
     assert repr(trace) == "<Trace of 'n' on 'n' by 'n': 3 execs, 2 transfers, makespan 5 s>"
     assert repr(bounds).startswith("<LowerBounds: best_s 3 (path_s 3, work_s 1.5, ")
     assert repr(execution) == "<Execution: 2 runs, 1 outputs, makespan 1.5 ± 0.5 s>"
-    assert repr(answer) == "<Answer of 'n': 3 vertices placed, no makespan is below 1 s>"
+    assert repr(solution) == "<Solution of 'n': 3 vertices placed, no makespan is below 1 s>"
     assert repr(row) == "<ComparisonRow 'n': makespan 1 s, gap 100.0%, planned in 1 s>"
     assert repr(failed) == "<ComparisonRow 'n': failed, n>"
     costs = dp.Problem(graph, topology).costs

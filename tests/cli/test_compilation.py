@@ -67,9 +67,9 @@ def test_every_command_says_so(dop: Dop, fork: str, monkeypatch: pytest.MonkeyPa
         compile_twice()
         return real(*arguments, **options)
 
-    real = placers.ask
+    real = placers.solve
     monkeypatch.setattr("doppler.cli.output.Timer", ImpatientTimer)
-    monkeypatch.setattr(placers, "ask", compiling)
+    monkeypatch.setattr(placers, "solve", compiling)
     result = dop("place", fork, "-t", "reference:2", "-p", "single")
     assert (result.code, result.err) == (0, NOTICE)
 
@@ -79,7 +79,7 @@ def test_place_and_demo_do_not_time_it(
 ) -> None:
     time = Time(monkeypatch)
     with monkeypatch.context() as patch:
-        patch.setattr(placers, "ask", slow_to_compile(time, placers.ask))
+        patch.setattr(placers, "solve", slow_to_compile(time, placers.solve))
         result = dop("place", fork, "-t", "reference:2", "-p", "heft", "--json")
     assert result.json()["seconds"] == 1
     monkeypatch.setattr(placers, "make_placer", slow_to_compile(time, placers.make_placer))

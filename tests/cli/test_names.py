@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import pytest
 from command_line import Dop
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -121,7 +120,6 @@ def test_json_is_clean_and_whole(dop: Dop, tmp_path: Path) -> None:
 
 
 def test_a_trace_and_a_checkpoint(dop: Dop, tmp_path: Path) -> None:
-    pytest.importorskip("safetensors")
     from safetensors.numpy import save
 
     from doppler.policies.arrays.checkpoint import shipped_bytes

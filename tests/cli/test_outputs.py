@@ -93,7 +93,7 @@ def test_it_is_known_before_the_work_is_done(
     def place(*_: object, **__: object) -> None:
         raise AssertionError("worked in vain")
 
-    monkeypatch.setattr("doppler.placers.ask", place)
+    monkeypatch.setattr("doppler.placers.solve", place)
     assert dop("place", "graph.json", "-o", "nowhere/a.json").code == 2
     assert dop("place", "graph.json", "-o", "graph.json").code == 2
 

@@ -7,15 +7,14 @@ import pytest
 from command_line import Dop, Result
 
 pytest.importorskip("torch")
-pytest.importorskip("safetensors")
 
-from doppler.cli.training_view import View, gaps_table
+from doppler.cli.training_view import TrainingView, gaps_table
 from doppler.graph import write_graph
 from doppler.policies.arrays import checkpoint
 from doppler.programs import random_dag
 from doppler.runs import comparison
-from doppler.runs.validation import FamilyGap
-from doppler.training.trainer import Progress
+from doppler.runs.validation_set import FamilyGap
+from doppler.training.trainer import TrainingProgress
 
 QUICK = """
 threads = 1
@@ -135,7 +134,7 @@ def test_without_a_shipped_policy_there_is_none_to_go_on_from(
 
 def test_the_view_shows_the_last_validation() -> None:
     gaps = (FamilyGap("all", 24, 1, 0.021, 0.083, 0.15, 0.75),)
-    progress = Progress(
+    progress = TrainingProgress(
         *("sim", 3, 96, 0.5, 12.0, "a@b"),
         mean_s=2.0,
         least_s=1.5,
@@ -144,7 +143,7 @@ def test_the_view_shows_the_last_validation() -> None:
         loss=0.1,
         lr=1e-3,
     )
-    view = View([], 24.0, live=False)
+    view = TrainingView([], 24.0, live=False)
     view.show(progress, gaps)
     line = view.line(progress)
     assert "gap 2.1 % on average, 8.3 % at 95 %, beats list schedulers on 75.0 %" in line

@@ -15,9 +15,8 @@ from command_line import Dop
 from rich.console import Console
 
 pytest.importorskip("torch")
-pytest.importorskip("safetensors")
 
-from doppler.cli.training_view import View
+from doppler.cli.training_view import TrainingView
 from doppler.graph import write_graph
 from doppler.policies.arrays import checkpoint
 from doppler.policies.checkpoint import load_policy
@@ -256,7 +255,7 @@ def test_what_is_shown_of_the_real_system() -> None:
         speedup=1.1,
         sim_error=0.05,
     )
-    view = View(["graph@machine"], 20.0, last_stage="real", live=False)
+    view = TrainingView(["graph@machine"], 20.0, last_stage="real", live=False)
     view.show(progress)
     assert view.line(progress) == (
         "real 50.0 %, 8 episodes, 0/s, 10 s left: graph@machine mean 20 ms, best 12 ± 0.3 ms, "

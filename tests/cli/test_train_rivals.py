@@ -7,7 +7,6 @@ import pytest
 from command_line import Dop
 
 pytest.importorskip("torch")
-pytest.importorskip("safetensors")
 
 from training.tiny import graph
 

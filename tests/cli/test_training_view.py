@@ -8,15 +8,15 @@ from rich.console import Console
 
 pytest.importorskip("torch")
 
-from doppler.cli.training_view import Meter, View, clock, comparison_table, verdict
+from doppler.cli.training_view import Meter, TrainingView, clock, comparison_table, verdict
 from doppler.runs.comparison import Comparison
-from doppler.training.trainer import Progress
+from doppler.training.trainer import TrainingProgress
 
 
 def update(
     number: int, *, stage: str = "sim", seconds: float = 0.0, best_s: float = 0.012
-) -> Progress:
-    return Progress(
+) -> TrainingProgress:
+    return TrainingProgress(
         stage=stage,
         update=number,
         episodes=32 * number,
@@ -50,7 +50,7 @@ def test_speed_and_time_left() -> None:
 
 
 def test_lines() -> None:
-    view = View([f"graph{i}@p100x4" for i in range(5)], None, live=False)
+    view = TrainingView([f"graph{i}@p100x4" for i in range(5)], None, live=False)
     for number in range(1, 5):
         view.show(update(number, seconds=float(number)))
     assert view.line(update(4)) == (
@@ -68,7 +68,7 @@ def test_lines() -> None:
 
 
 def test_variants_are_not_shown_but_count() -> None:
-    view = View(["graph1@p100x4"], None, live=False)
+    view = TrainingView(["graph1@p100x4"], None, live=False)
     view.show(update(3))
     assert view.line(update(3)) == "sim 30.0 %, 96 episodes, 0/s, time left unknown"
     view.show(update(6, seconds=1.0))
@@ -78,7 +78,7 @@ def test_variants_are_not_shown_but_count() -> None:
 
 
 def test_the_picture() -> None:
-    view = View([f"graph{i}@p100x4" for i in range(5)], None, live=True)
+    view = TrainingView([f"graph{i}@p100x4" for i in range(5)], None, live=True)
     view.meter.add(update(1))
     view._exercises["graph1@p100x4"] = update(1)
     console = Console(width=100, record=True, file=StringIO())

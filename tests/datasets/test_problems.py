@@ -71,11 +71,11 @@ def makespans_s(problem: DrawnProblem) -> FloatArray:
 @given(splits, seeds, st.integers(60, 300))
 @settings(max_examples=30, deadline=None)
 def test_a_problem_has_vertices_to_place_and_devices_to_place_them_on(
-    split: str, seed: int, most: int
+    split: str, seed: int, max_vertices: int
 ) -> None:
-    problem = draw_problem(split, seed, max_vertices=most)
+    problem = draw_problem(split, seed, max_vertices=max_vertices)
     graph, topology = problem.graph, problem.topology
-    assert 30 <= graph.num_vertices <= most
+    assert 30 <= graph.num_vertices <= max_vertices
     assert len(graph.assigned) >= graph.num_vertices / 2
     assert 2 <= topology.num_devices <= 16
     assert all(1 <= device.slots <= 4 for device in topology.devices)
@@ -85,7 +85,7 @@ def test_a_problem_has_vertices_to_place_and_devices_to_place_them_on(
     assert (costs.exec_s[graph.assigned].sum(axis=0) > 0).all()
     assert 0 < lower_bounds(graph, topology).best_s < 10
     assert FAMILIES[problem.family].split == MACHINES[problem.machine].split == split
-    assert draw_problem(split, seed, max_vertices=most) == problem
+    assert draw_problem(split, seed, max_vertices=max_vertices) == problem
 
 
 @pytest.mark.parametrize("name", FAMILIES)

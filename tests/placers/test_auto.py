@@ -1,4 +1,4 @@
-"""The portfolio: never worse than its members, and what it knows about its answer."""
+"""The portfolio: never worse than its members, and what it knows about its solution."""
 
 import importlib.util
 import os
@@ -18,7 +18,7 @@ from strategies import devices_for, graphs, topologies
 from doppler.assignment import Assignment
 from doppler.errors import ConfigError, Interrupted
 from doppler.graph import Graph, GraphBuilder
-from doppler.placers import ask, is_optimal, lower_bounds, make_placer
+from doppler.placers import is_optimal, lower_bounds, make_placer, solve
 from doppler.placers import portfolio as auto
 from doppler.placers.exact.placer import ExactPlacer
 from doppler.placers.learned.policy_repair import PolicyRepair
@@ -35,7 +35,7 @@ has_solver = pytest.mark.skipif(importlib.util.find_spec("ortools") is None, rea
 
 def test_auto_is_never_worse_than_its_members_and_says_who_won() -> None:
     graph, topology = random_dag(seed=4), preset("p100x4")
-    result = AutoPlacer(evaluations=3000).answer(Problem(graph, topology))
+    result = AutoPlacer(evaluations=3000).solve(Problem(graph, topology))
     makespan = Simulator(topology).run(graph, result.assignment).makespan_s
     assert makespan == min(member.makespan_s for member in result.members)
     assert result.won in [member.name for member in result.members]
@@ -45,7 +45,7 @@ def test_auto_is_never_worse_than_its_members_and_says_who_won() -> None:
 def test_auto_stops_at_the_lower_bound() -> None:
     g = GraphBuilder("one")
     g.op("v", "matmul", reads=[], output_bytes=1, exec_s=1, transfer_s=1)
-    result = AutoPlacer().answer(Problem(g.build(), preset("reference:2")))
+    result = AutoPlacer().solve(Problem(g.build(), preset("reference:2")))
     assert "annealing" not in [member.name for member in result.members]
 
 
@@ -58,19 +58,19 @@ def test_auto_goes_on_where_a_member_fails(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(EnumerativePlacer, "place", fail)
     graph, topology = random_dag(vertices=20, depth=4, seed=0), preset("p100x4")
     placer = AutoPlacer(1.0, evaluations=100, instant=("enumerative", "round-robin"))
-    result = placer.answer(Problem(graph, topology))
+    result = placer.solve(Problem(graph, topology))
     assert {m.name: m.error for m in result.members}["enumerative"] == "not today"
     result.assignment.check(graph, topology)
 
 
-@pytest.mark.parametrize(("runs", "asked"), [(True, 5), (False, 13)])
+@pytest.mark.parametrize(("runs", "count"), [(True, 5), (False, 13)])
 def test_auto_leaves_half_of_its_time_to_search(
-    monkeypatch: pytest.MonkeyPatch, runs: bool, asked: int
+    monkeypatch: pytest.MonkeyPatch, runs: bool, count: int
 ) -> None:
     """Each heuristic takes an eighth of the time, by this clock; without one that runs, all do."""
     clock, names = [0.0], []
 
-    def ask(self: auto._Portfolio, placer: auto.Placer, budget_s: float | None = None) -> None:
+    def run(self: auto._Portfolio, placer: auto.Placer, budget_s: float | None = None) -> None:
         clock[0] += 0.125
         names.append(placer.name)
         devices = np.where(graph.is_input, -1, 0)
@@ -80,23 +80,23 @@ def test_auto_leaves_half_of_its_time_to_search(
 
     graph = random_dag(seed=4)
     monkeypatch.setattr(auto, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(auto._Portfolio, "ask", ask)
+    monkeypatch.setattr(auto._Portfolio, "run", run)
     monkeypatch.setattr(auto, "has_shipped_policy", lambda: False)
     monkeypatch.setattr(auto._Portfolio, "search", lambda *_: None)
-    AutoPlacer(1.0).answer(Problem(graph, preset("p100x4")))
-    assert tuple(names) == (*auto.MEMORY_AWARE, *INSTANT)[:asked]
+    AutoPlacer(1.0).solve(Problem(graph, preset("p100x4")))
+    assert tuple(names) == (*auto.MEMORY_AWARE, *INSTANT)[:count]
 
 
-@pytest.mark.parametrize(("memory_bytes", "asked"), [(inf, False), (16e9, True)])
-def test_auto_asks_what_plans_for_memory_where_that_is_limited(
-    memory_bytes: float, asked: bool
+@pytest.mark.parametrize(("memory_bytes", "included"), [(inf, False), (16e9, True)])
+def test_auto_includes_memory_aware_placers_where_memory_is_limited(
+    memory_bytes: float, included: bool
 ) -> None:
     graph, topology = random_dag(vertices=40, depth=4, seed=0), preset("p100x4")
     devices = tuple(replace(device, memory_bytes=memory_bytes) for device in topology.devices)
-    result = AutoPlacer(1.0, evaluations=20).answer(
+    result = AutoPlacer(1.0, evaluations=20).solve(
         Problem(graph, replace(topology, devices=devices))
     )
-    assert ("m-etf" in [member.name for member in result.members]) == asked
+    assert ("m-etf" in [member.name for member in result.members]) == included
 
 
 def fork() -> Graph:
@@ -109,10 +109,10 @@ def fork() -> Graph:
 
 
 @has_solver
-def test_auto_proves_small_answers_optimal() -> None:
+def test_auto_proves_small_solutions_optimal() -> None:
     graph, topology = fork(), preset("reference:2")
     assert lower_bounds(graph, topology).best_s == 5
-    result = AutoPlacer().answer(Problem(graph, topology))
+    result = AutoPlacer().solve(Problem(graph, topology))
     assert result.bound_s == simulate(graph, topology, result.assignment).makespan_s == 6
     names = [member.name for member in result.members]
     assert names[-1] == "cp-sat"  # nothing is left to search for
@@ -127,7 +127,7 @@ def test_auto_searches_on_where_the_static_optimum_is_out_of_reach() -> None:
     urgent = g.op("urgent", "matmul", reads=[first], output_bytes=1, exec_s=[99, 1], transfer_s=1)
     g.op("tail", "matmul", reads=[urgent], output_bytes=1, exec_s=[10, 99], transfer_s=1)
     graph, topology = g.build(), preset("reference:2")
-    result = AutoPlacer(evaluations=500).answer(Problem(graph, topology))
+    result = AutoPlacer(evaluations=500).solve(Problem(graph, topology))
     makespan = simulate(graph, topology, result.assignment).makespan_s
     assert result.bound_s == 14 < makespan == min(m.makespan_s for m in result.members)
     assert not is_optimal(makespan, result.bound_s)
@@ -140,14 +140,14 @@ def test_auto_does_without_the_solver(vertices: int, monkeypatch: pytest.MonkeyP
     if vertices <= auto.EXACT_VERTICES:
         monkeypatch.setattr(auto, "find_spec", lambda _: None)
     graph, topology = random_dag(vertices=vertices, depth=4, seed=0), preset("p100x4")
-    result = AutoPlacer(evaluations=50).answer(Problem(graph, topology))
+    result = AutoPlacer(evaluations=50).solve(Problem(graph, topology))
     assert "cp-sat" not in [member.name for member in result.members]
     assert result.bound_s == lower_bounds(graph, topology).best_s
 
 
 @has_solver
 @pytest.mark.parametrize("name", ["reference:3", "p100x4", "a100x2-t4x2", "v100x8", "cpu2"])
-def test_no_run_is_below_the_bound_that_comes_with_an_answer(name: str) -> None:
+def test_no_run_is_below_the_bound_that_comes_with_a_solution(name: str) -> None:
     """Host costs, unequal devices, shared links: whatever the assignment and the strategy."""
     topology, rng = preset(name), np.random.default_rng(0)
     for seed in range(2):
@@ -155,7 +155,7 @@ def test_no_run_is_below_the_bound_that_comes_with_an_answer(name: str) -> None:
         if name.startswith("reference"):
             graph = explicit(graph, rng)
         for placer in (AutoPlacer(0.4, evaluations=100), ExactPlacer(0.4)):
-            result = ask(placer, Problem(graph, topology))
+            result = solve(placer, Problem(graph, topology))
             assert result.bound_s >= lower_bounds(graph, topology).best_s
             table = rng.integers(topology.num_devices, size=(500, graph.num_vertices))
             table = np.vstack([np.where(graph.is_input, -1, table), result.assignment.devices])
@@ -180,17 +180,17 @@ def test_no_run_is_below_the_solvers_bound_where_memory_is_short(data: st.DataOb
     memory = st.sampled_from([2.0, 5.0, 1e9, float("inf")])
     topology = data.draw(topologies(max_devices=3, memory_bytes=memory))
     graph = data.draw(graphs(max_vertices=6, num_devices=topology.num_devices))
-    answer = ExactPlacer(0.05).answer(Problem(graph, topology))
+    solution = ExactPlacer(0.05).solve(Problem(graph, topology))
     table = np.array([data.draw(devices_for(graph, topology)) for _ in range(5)])
     makespans = Simulator(topology).makespans(graph, table)
-    assert (makespans >= answer.bound_s * (1 - 1e-9)).all()
+    assert (makespans >= solution.bound_s * (1 - 1e-9)).all()
 
 
 @has_solver
 def test_small_graphs_repeat_where_the_search_is_by_evaluations() -> None:
     graph, topology = random_dag(vertices=14, depth=4, seed=3), preset("a100x2-t4x2")
     first, second = (
-        AutoPlacer(1.0, evaluations=60).answer(Problem(graph, topology)) for _ in range(2)
+        AutoPlacer(1.0, evaluations=60).solve(Problem(graph, topology)) for _ in range(2)
     )
     assert (first.assignment, first.bound_s) == (second.assignment, second.bound_s)
     assert first.won == second.won
@@ -204,7 +204,7 @@ def test_ctrl_c_in_the_solver_ends_the_portfolio_with_the_best_so_far(
     monkeypatch.setattr(auto, "has_shipped_policy", lambda: False)  # nothing slow before the solver
     graph, topology = random_dag(vertices=60, depth=6, seed=0), preset("v100x8")
     placer = AutoPlacer(1000.0, instant=("single", "round-robin"))
-    placer.answer(Problem(fork(), preset("reference:2")))  # everything compiled and imported
+    placer.solve(Problem(fork(), preset("reference:2")))  # everything compiled and imported
 
     def interrupt(*_: object) -> None:
         raise Interrupted
@@ -213,7 +213,7 @@ def test_ctrl_c_in_the_solver_ends_the_portfolio_with_the_best_so_far(
     timer = threading.Timer(2.0, os.kill, (os.getpid(), signal.SIGINT))
     try:
         timer.start()
-        result = placer.answer(Problem(graph, topology))
+        result = placer.solve(Problem(graph, topology))
     finally:
         timer.cancel()
         signal.signal(signal.SIGINT, before)
@@ -242,7 +242,7 @@ def test_ctrl_c_in_the_policy_ends_the_portfolio_with_the_best_so_far(
     problem = Problem(random_dag(vertices=60, depth=6, seed=0), preset("p100x4"))
     repair = after(5, kind, PolicyRepair.repair_with_policy)
     monkeypatch.setattr(PolicyRepair, "repair_with_policy", repair)
-    result = AutoPlacer(1000.0).answer(problem)
+    result = AutoPlacer(1000.0).solve(problem)
     assert result.interrupted
     assert (result.won, [member.name for member in result.members]) == ("doppler", ["doppler"])
     result.assignment.check(problem.graph, problem.topology)
@@ -254,7 +254,7 @@ def test_ctrl_c_before_the_policy_has_made_anything_is_passed_on(
     repair = after(0, KeyboardInterrupt, PolicyRepair.repair_with_policy)
     monkeypatch.setattr(PolicyRepair, "repair_with_policy", repair)
     with pytest.raises(KeyboardInterrupt):
-        AutoPlacer(1000.0).answer(Problem(fork(), preset("reference:2")))
+        AutoPlacer(1000.0).solve(Problem(fork(), preset("reference:2")))
 
 
 def test_ctrl_c_in_the_search_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,13 +263,13 @@ def test_ctrl_c_in_the_search_is_reported(monkeypatch: pytest.MonkeyPatch) -> No
     advance = after(2, KeyboardInterrupt, annealing._Search._advance)
     monkeypatch.setattr(annealing._Search, "_advance", advance)
     problem = Problem(random_dag(vertices=60, depth=6, seed=0), preset("p100x4"))
-    result = AutoPlacer(1000.0, instant=("single",)).answer(problem)
+    result = AutoPlacer(1000.0, instant=("single",)).solve(problem)
     assert result.interrupted
     assert [member.name for member in result.members] == ["single", "annealing"]
 
 
-def test_what_a_plain_placer_answers() -> None:
+def test_the_solution_of_a_plain_placer() -> None:
     graph, topology = random_dag(vertices=12, depth=3, seed=0), preset("p100x4")
-    result = ask(make_placer("heft"), Problem(graph, topology))
+    result = solve(make_placer("heft"), Problem(graph, topology))
     assert result.assignment == make_placer("heft").place(Problem(graph, topology))
     assert (result.won, result.bound_s, result.members) == ("heft", 0.0, ())

@@ -16,7 +16,7 @@ from doppler.errors import ConfigError
 from doppler.graph import Graph, GraphBuilder
 from doppler.mdp.instance import make_instance
 from doppler.mdp.parts import on_part
-from doppler.placers import Placer, ask, bounds_of, is_optimal, placer_names
+from doppler.placers import Placer, bounds_of, is_optimal, placer_names, solve
 from doppler.placers.exact.placer import ExactPlacer, solve_exactly
 from doppler.problem import Problem
 from doppler.sim import ReferenceSimulator, Simulator
@@ -53,10 +53,10 @@ def problems(draw: st.DrawFn, *, max_vertices: int = 8, max_devices: int = 4) ->
 def test_no_placer_goes_below_the_bound(
     quick: Callable[[str], Placer], name: str, problem: Problem
 ) -> None:
-    answer = ask(quick(name), problem)
-    makespan_s = Simulator(problem).run(problem.graph, answer.assignment).makespan_s
+    solution = solve(quick(name), problem)
+    makespan_s = Simulator(problem).run(problem.graph, solution.assignment).makespan_s
     assert makespan_s >= bounds_of(problem).best_s * BELOW
-    assert makespan_s >= answer.bound_s * BELOW
+    assert makespan_s >= solution.bound_s * BELOW
 
 
 @settings(max_examples=60, deadline=None)
@@ -70,11 +70,11 @@ def test_the_bound_is_below_every_assignment(problem: Problem) -> None:
 def test_the_exact_bound_holds_and_its_placer_finds_the_best(problem: Problem) -> None:
     pytest.importorskip("ortools")
     makespans = all_makespans(problem)
-    answer = ExactPlacer(seconds=2.0).answer(problem)
-    found_s = float(Simulator(problem).makespans(problem.graph, [answer.assignment])[0])
+    solution = ExactPlacer(seconds=2.0).solve(problem)
+    found_s = float(Simulator(problem).makespans(problem.graph, [solution.assignment])[0])
     assert makespans.min() <= found_s
-    assert answer.bound_s <= makespans.min() / BELOW
-    if is_optimal(found_s, answer.bound_s):
+    assert solution.bound_s <= makespans.min() / BELOW
+    if is_optimal(found_s, solution.bound_s):
         assert found_s == pytest.approx(makespans.min())
 
 

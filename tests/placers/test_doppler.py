@@ -11,9 +11,9 @@ from policies.arrays.making import array_policy, write_policy
 from doppler import errors, programs
 from doppler.graph import Graph
 from doppler.mdp.instance import make_instance
-from doppler.placers import Placer, ask, make_placer, placer_names
+from doppler.placers import Placer, make_placer, placer_names, solve
 from doppler.placers.learned import doppler as doppler_placer
-from doppler.placers.learned.batches import Kind
+from doppler.placers.learned.batches import BatchKind
 from doppler.placers.learned.config import NeighbourhoodConfig
 from doppler.placers.learned.doppler import POLICY_FILE, DopplerPlacer
 from doppler.placers.portfolio import AutoPlacer
@@ -131,33 +131,33 @@ def test_by_name_the_policy_of_the_package_is_an_option_not_a_need(
     without = make_placer("auto")
     assert isinstance(without, AutoPlacer)
     assert without.learned is None
-    answer = AutoPlacer(evaluations=50, instant=("single",)).answer(Problem(graph(), TOPOLOGY))
-    assert "doppler" not in [member.name for member in answer.members]
-    assert not any(member.error for member in answer.members)
+    solution = AutoPlacer(evaluations=50, instant=("single",)).solve(Problem(graph(), TOPOLOGY))
+    assert "doppler" not in [member.name for member in solution.members]
+    assert not any(member.error for member in solution.members)
 
     (tmp_path / "data").mkdir()
     write_policy(policy(), tmp_path / "data" / POLICY_FILE)
     assert "doppler" in placer_names()
     expected = DopplerPlacer(policy()).place(Problem(graph(), TOPOLOGY))
     assert make_placer("doppler").place(Problem(graph(), TOPOLOGY)) == expected
-    answer = AutoPlacer(evaluations=50, instant=("single",)).answer(Problem(graph(), TOPOLOGY))
-    assert answer.members[0].name == "doppler"
+    solution = AutoPlacer(evaluations=50, instant=("single",)).solve(Problem(graph(), TOPOLOGY))
+    assert solution.members[0].name == "doppler"
 
 
 @pytest.mark.parametrize(("own_s", "given_s"), [(None, 0.25), (0.5, None)])
 def test_the_portfolio_limits_how_long_the_policy_is_sampled(
     monkeypatch: pytest.MonkeyPatch, own_s: float | None, given_s: float | None
 ) -> None:
-    asked: list[float | None] = []
+    budgets: list[float | None] = []
 
-    def answer(self: DopplerPlacer, problem: Problem, *, seed: int, budget_s: float | None):
-        asked.append(budget_s)
+    def solved(self: DopplerPlacer, problem: Problem, *, seed: int, budget_s: float | None):
+        budgets.append(budget_s)
         raise errors.DopplerError("enough")
 
-    monkeypatch.setattr(DopplerPlacer, "answer", answer)
+    monkeypatch.setattr(DopplerPlacer, "solve", solved)
     learned = DopplerPlacer(policy(), seconds=own_s)
     AutoPlacer(1.0, instant=("single",), learned=learned).place(Problem(graph(), TOPOLOGY))
-    assert asked == [given_s]
+    assert budgets == [given_s]
 
 
 def test_a_torch_policy_is_taken_as_it_is_now() -> None:
@@ -195,11 +195,11 @@ def test_what_has_no_policy_is_refused(tmp_path: Path) -> None:
         make_placer("heft:runs/x")
 
 
-def test_the_portfolio_asks_the_policy(tmp_path: Path) -> None:
+def test_the_portfolio_includes_the_policy(tmp_path: Path) -> None:
     write_policy(policy(), tmp_path / POLICY_FILE)
     placer = AutoPlacer(evaluations=50, instant=("single",), learned=DopplerPlacer(policy()))
-    answer = ask(placer, Problem(graph(), TOPOLOGY))
-    found = {member.name: member.makespan_s for member in answer.members}
+    solution = solve(placer, Problem(graph(), TOPOLOGY))
+    found = {member.name: member.makespan_s for member in solution.members}
     assert set(found) == {"single", "doppler", "cp-sat", "annealing"} or set(found) == {
         "single",
         "doppler",
@@ -252,8 +252,8 @@ def test_all_kinds_of_samples_in_all_populations(samples: int) -> None:
     greedy, sampled = batches[:parts], batches[parts:]
     assert [batch.part for batch in greedy] == list(range(parts))
     assert sum(batch.count for batch in sampled) == samples
-    assert {batch.kind for batch in greedy} == {Kind.GREEDY}
-    initial = [batch for batch in sampled if batch.kind is Kind.INITIAL]
+    assert {batch.kind for batch in greedy} == {BatchKind.GREEDY}
+    initial = [batch for batch in sampled if batch.kind is BatchKind.INITIAL]
     expected = max(min(search.min_initial, samples), int(search.initial_share * samples))
     assert sum(batch.count for batch in initial) == expected
     if samples == 5000:
@@ -264,7 +264,7 @@ def test_all_kinds_of_samples_in_all_populations(samples: int) -> None:
             assert len({(b.policy.select, b.policy.place) for b in mine}) == 3
             assert {b.part == 0 for b in mine} == {number % 2 == 0}
         assert {batch.part for batch in initial} == {0, 1, 2, 3}
-    neighbours = [batch for batch in sampled if batch.kind is Kind.NEIGHBOUR]
+    neighbours = [batch for batch in sampled if batch.kind is BatchKind.NEIGHBOUR]
     assert all(batch.keeps_order for batch in neighbours)
     left = [batch.populations for batch in neighbours]
     assert left == sorted(left, reverse=True)
@@ -276,7 +276,7 @@ def test_all_kinds_of_samples_in_all_populations(samples: int) -> None:
 def test_where_the_rule_places_neighbours_differ_in_their_order() -> None:
     placer = DopplerPlacer(policy(), samples=100, place=False)
     batches = list(placer._batches(make_instance(Problem(graph(), TOPOLOGY)), 3))
-    neighbours = [batch for batch in batches if batch.kind is Kind.NEIGHBOUR]
+    neighbours = [batch for batch in batches if batch.kind is BatchKind.NEIGHBOUR]
     assert {(batch.keeps_order, batch.random_share) for batch in neighbours} == {(False, 0.0)}
 
 

@@ -15,7 +15,7 @@ from doppler.placers import make_placer
 from doppler.placers.lists import reference
 from doppler.placers.lists.critical_path import draw as draw_ties
 from doppler.placers.lists.critical_path import random_ties, urgency
-from doppler.placers.lists.rules import GreedyRule, PlanArrays, RankRule, Schedule, flatten, run
+from doppler.placers.lists.rules import GreedyRule, ListSchedule, PlanArrays, RankRule, flatten, run
 from doppler.placers.lists.schedulers import ListPlacer, MaxMinPlacer, greedy
 from doppler.problem import Problem
 from doppler.programs import random_dag
@@ -25,7 +25,7 @@ NAMES = ("heft", "cpop", "peft", "etf", "min-min", "max-min", "m-etf", "m-sct")
 memories = st.sampled_from([math.inf, 2.0, 5.0, 2e9]) | st.integers(1, 10**9).map(float)
 
 
-def readable(problem: PlanArrays, rule: RankRule | GreedyRule) -> Schedule:
+def readable(problem: PlanArrays, rule: RankRule | GreedyRule) -> ListSchedule:
     if isinstance(rule, RankRule):
         return reference.place_by_rank(problem, rule)
     return reference.place_greedily(problem, rule)

@@ -12,7 +12,7 @@ from doppler.cost import DefaultCostModel
 from doppler.errors import ConfigError
 from doppler.graph import Graph, GraphBuilder
 from doppler.placers import make_placer
-from doppler.placers.lists.rules import Schedule
+from doppler.placers.lists.rules import ListSchedule
 from doppler.placers.lists.schedulers import (
     ListPlacer,
     MaxMinPlacer,
@@ -78,13 +78,13 @@ def arabnejad() -> Graph:
     )
 
 
-def schedule(name: str, graph: Graph, topology: Topology | None = None) -> Schedule:
+def schedule(name: str, graph: Graph, topology: Topology | None = None) -> ListSchedule:
     placer = make_placer(name)
     assert isinstance(placer, ListPlacer)
     return placer.schedule(Problem(graph, topology or Topology.preset("reference:3")))
 
 
-def rows(plan: Schedule) -> dict[int, list[tuple[int, float, float]]]:
+def rows(plan: ListSchedule) -> dict[int, list[tuple[int, float, float]]]:
     """(task from 1, begin, end) on each device, by time."""
     tasks = sorted(plan.order.tolist(), key=lambda v: plan.begin_s[v])
     return {

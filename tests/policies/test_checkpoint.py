@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from doppler.errors import CheckpointError, OutputError
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("safetensors")
 
 from safetensors.torch import load, save  # noqa: E402
 

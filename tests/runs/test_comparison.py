@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 pytest.importorskip("torch")
-pytest.importorskip("safetensors")
 
 from training.tiny import CONFIG, graph, started, take
 

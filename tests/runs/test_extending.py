@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch")
-pytest.importorskip("safetensors")
 
 from training.tiny import CONFIG, assert_same, graph, manifest, resumed, rows, take, trained
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("safetensors")
 
 from training.tiny import (  # noqa: E402
     CONFIG,
@@ -251,7 +250,7 @@ def test_an_interrupt_inside_an_update_leaves_the_last_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a second Ctrl-C does: half an update is never saved."""
-    measure = trainer.Record.measure
+    measure = trainer.ExerciseRecord.measure
 
     def interrupted(self: Any, rollouts: Any, number: int) -> Any:
         result = measure(self, rollouts, number)
@@ -259,7 +258,7 @@ def test_an_interrupt_inside_an_update_leaves_the_last_checkpoint(
             raise Interrupted
         return result
 
-    monkeypatch.setattr(trainer.Record, "measure", interrupted)
+    monkeypatch.setattr(trainer.ExerciseRecord, "measure", interrupted)
     with pytest.raises(Interrupted), started(tmp_path / "run", save_every_s=0.0) as run:
         take(run, 99)
     monkeypatch.undo()

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("safetensors")
 
 from safetensors.torch import load_file, save_file  # noqa: E402
 from training.tiny import (  # noqa: E402

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("safetensors")
 
 from training.tiny import CONFIG, graph  # noqa: E402
 
@@ -190,13 +189,13 @@ def test_it_is_switched_off_at_any_moment() -> None:
 
 
 def test_thinking_outside_of_requests() -> None:
-    with online(Served(), replace(QUICK, think=False)) as placer:
+    with online(Served(), replace(QUICK, propose_in_serve=False)) as placer:
         for _ in range(20):
             placer.serve()
         assert placer.status().explored == 0
-        assert placer.think() > 0
+        assert placer.propose() > 0
         assert placer.status().waiting > 0
-        assert placer.think() == 0  # some wait already
+        assert placer.propose() == 0  # some wait already
         for _ in range(10):
             placer.serve()
         assert placer.status().explored > 0
@@ -321,7 +320,7 @@ def test_on_an_engine_results_do_not_depend_on_who_serves() -> None:
         "W2": rng.standard_normal((64, 16), np.float32),
     }
     # Which challengers the placer would find depends on the clock: these are given.
-    config = replace(QUICK, explore=0.5, slowdown=1e3, drop=1e6, think=False)
+    config = replace(QUICK, explore=0.5, slowdown=1e3, drop=1e6, propose_in_serve=False)
     others = [np.where(work.is_input, -1, device) for device in (0, 1)]
     with Engine(topology, "cpu") as engine, OnlinePlacer(work, engine, start, config) as placer:
         assert placer._exploration.propose(others) == 2

@@ -26,7 +26,7 @@ from doppler.programs import (
 
 LARGEST_INPUT = 2
 LARGEST = 2**40
-MOST_ELEMENTS = 4096
+MAX_ELEMENTS = 4096
 
 
 class _Pool:
@@ -114,7 +114,7 @@ def _partners(pool: _Pool, a: Tensor) -> list[Tensor]:
             if (
                 view.dtype == a.dtype
                 and all(1 in pair or pair[0] == pair[1] for pair in pairs)
-                and prod(sizes) * prod(a.shape) <= MOST_ELEMENTS
+                and prod(sizes) * prod(a.shape) <= MAX_ELEMENTS
             ):
                 found.append(view)
     return found
@@ -141,7 +141,7 @@ def _add_einsum(pool: _Pool) -> None:
         a.dtype == b.dtype
         and len(output) < len(sizes)
         and bound <= LARGEST
-        and prod(sizes.values()) <= MOST_ELEMENTS
+        and prod(sizes.values()) <= MAX_ELEMENTS
         and pool.can_cut(list(sizes.values()), [sizes[letter] for letter in output])
     ):
         subscripts = f"{''.join(first)},{''.join(second)}->{''.join(output)}"
@@ -184,7 +184,7 @@ def _add_concat(pool: _Pool) -> None:
         if t.dtype == x.dtype and _without(t.shape, axis) == _without(x.shape, axis)
     ]
     more = pool.draw(st.lists(st.sampled_from(fitting), min_size=1, max_size=2))
-    if prod(x.shape) * (1 + len(more)) <= MOST_ELEMENTS:
+    if prod(x.shape) * (1 + len(more)) <= MAX_ELEMENTS:
         pool.put(concat([x, *more], axis), max(pool.bound(t) for t in [x, *more]))
 
 
@@ -260,13 +260,13 @@ def whole_inputs(program: Program, seed: int) -> dict[str, np.ndarray]:
 
 
 @st.composite
-def cuts_of(draw: st.DrawFn, op: Op, *, most: int = 16) -> tuple[int, ...]:
-    """Pieces of each join axis: divisors, `most` blocks in all, no complex number split."""
+def cuts_of(draw: st.DrawFn, op: Op, *, max_blocks: int = 16) -> tuple[int, ...]:
+    """Pieces of each join axis: divisors, up to `max_blocks` in all, no complex number split."""
     cut: list[int] = []
     for axis, size in enumerate(op.join):
         if any(a.join == axis and a.denominator == 2 for read in op.reads for a in read.axes):
             size //= 2
-        room = most // prod(cut)
+        room = max_blocks // prod(cut)
         cut.append(draw(st.sampled_from([n for n in range(1, room + 1) if size % n == 0])))
     return tuple(cut)
 

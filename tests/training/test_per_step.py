@@ -31,8 +31,8 @@ from doppler.policies.gradients.losses import (  # noqa: E402
 from doppler.policies.inputs import NUM_STATE_COLUMNS, make_inputs  # noqa: E402
 from doppler.training.config import ImitationConfig, ReinforceConfig, TrainConfig  # noqa: E402
 from doppler.training.exercise import Exercise  # noqa: E402
+from doppler.training.exercise_record import ExerciseRecord  # noqa: E402
 from doppler.training.per_step import pick, play, reinforce_by_steps  # noqa: E402
-from doppler.training.record import Record  # noqa: E402
 from doppler.training.reinforce import reinforce  # noqa: E402
 from doppler.training.trainer import Trainer  # noqa: E402
 
@@ -53,8 +53,8 @@ def actor() -> Actor:
     return Actor(make_instance(Problem(graph(), topology())))
 
 
-def record_of(config: TrainConfig) -> Record:
-    return Record(Exercise(graph(), topology(), config))
+def record_of(config: TrainConfig) -> ExerciseRecord:
+    return ExerciseRecord(Exercise(graph(), topology(), config))
 
 
 def policy(*, mindful: bool, shape: PolicyConfig = SHAPE) -> DualPolicy:

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("safetensors")
 
 from policies.arrays.making import array_policy, write_policy  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
@@ -29,12 +28,12 @@ from doppler.policies.arrays import checkpoint  # noqa: E402
 from doppler.policies.arrays.checkpoint import read_provenance  # noqa: E402
 from doppler.policies.dual import PolicyConfig, make_policy  # noqa: E402
 from doppler.runs.run import resume_run, start_run  # noqa: E402
-from doppler.runs.validation import (  # noqa: E402
+from doppler.runs.validation_set import (  # noqa: E402
     LIST_SCHEDULERS,
     WORST,
     Known,
     Pace,
-    Validation,
+    ValidationSet,
     family_gap,
     find_known,
 )
@@ -170,7 +169,7 @@ def test_a_doppler_that_draws_others_is_refused(tmp_path: Path) -> None:
 def test_what_is_known_is_found_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = pretrained(tmp_path / "run", updates=2)
     before = (run / "validation.json").read_bytes()
-    monkeypatch.setattr("doppler.runs.validation.find_known", None)
+    monkeypatch.setattr("doppler.runs.validation_set.find_known", None)
     resume_run(run).close()
     assert (run / "validation.json").read_bytes() == before
     (run / "validation.json").write_text(before.decode().replace("best_s", "worst_s"))
@@ -216,7 +215,7 @@ def test_a_policy_is_measured_as_it_places() -> None:
     for problem in drawn:
         placed = placer.place(problem.problem)
         made.append(float(Simulator(problem.topology).makespans(problem.graph, [placed])[0]))
-    validation = Validation(drawn, [Known(1.0, 1.0, 1.0)] * 6, 4)
+    validation = ValidationSet(drawn, [Known(1.0, 1.0, 1.0)] * 6, 4)
     assert validation.makespans_s(policy) == made
     gaps = validation.measure(policy)
     assert [g.family for g in gaps] == [*sorted({p.family for p in drawn}), "all"]

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("safetensors")
 
 from training.tiny import CONFIG, graph, resumed, rows, take, trained  # noqa: E402
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 pytest.importorskip("torch")
-pytest.importorskip("safetensors")
 
 from training.tiny import CONFIG, LABEL, assert_same, graph, resumed, rows, trained
 

@@ -30,8 +30,8 @@ from doppler.training.config import (
     preset,
 )
 from doppler.training.exercise import Exercise
+from doppler.training.exercise_record import ExerciseRecord
 from doppler.training.imitation import imitate
-from doppler.training.record import Record
 from doppler.training.reinforce import advantages, between, reinforce
 from doppler.training.trainer import Trainer
 
@@ -140,7 +140,7 @@ def test_a_budget_is_by_the_clock_that_is_given() -> None:
 
 
 def test_advantages_against_the_batch_and_against_all_episodes() -> None:
-    record = Record(Exercise(graph(), topology(), SMALL))
+    record = ExerciseRecord(Exercise(graph(), topology(), SMALL))
     makespans = np.array([1.0, 3.0])
     assert advantages(record, makespans, SMALL.sim) == pytest.approx([1.0, -1.0])
     assert (record.mean_s, record.episodes) == (2.0, 2)

@@ -1,4 +1,4 @@
-"""What compilation takes: seconds that no placer should be charged with, and who is told of it.
+"""The time that compilation takes, which is charged to no placer, and its listeners.
 
 `jit` reports to this module, which is light: reading it does not import a compiler.
 """

@@ -11,7 +11,7 @@ from typing import Any
 from doppler.base.text import visible
 
 LONGEST, LONGEST_CELL = 32, 200  # characters of a name in a `repr`, and of a cell
-MOST_ROWS = 16  # of a table
+MAX_ROWS = 16  # of a table
 PATIENCE_S = 2.0  # work that takes longer shows a progress bar
 PAUSE_S = 0.1  # between updates of the bar
 
@@ -37,15 +37,15 @@ def number(value: float) -> str:
 def html_table(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, count: int
 ) -> str:
-    """An HTML table of texts, all of them escaped; of `count` rows no more than `MOST_ROWS`.
+    """An HTML table of texts, all of them escaped; of `count` rows no more than `MAX_ROWS`.
 
     The title is a `repr`, in which names are visible already.
     """
     lines = [f"<table><caption {_STYLE}>{escape(title)}</caption>"]
     lines += [_html_row("th", columns)]
-    lines += [_html_row("td", row) for row in islice(rows, MOST_ROWS)]
-    if count > MOST_ROWS:
-        lines += [_html_row("td", [f"… {count - MOST_ROWS} more", *[""] * (len(columns) - 1)])]
+    lines += [_html_row("td", row) for row in islice(rows, MAX_ROWS)]
+    if count > MAX_ROWS:
+        lines += [_html_row("td", [f"… {count - MAX_ROWS} more", *[""] * (len(columns) - 1)])]
     return "".join([*lines, "</table>"])
 
 

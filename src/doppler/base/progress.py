@@ -1,4 +1,4 @@
-"""Progress of long work: library code reports it, whoever runs the library may show it."""
+"""Progress of long work: library code reports it, an application may show it."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 
 def track(steps: Sequence[Item], what: str) -> Iterator[Item]:
-    """The steps one by one, telling the listener, if there is one, how far it has come."""
+    """The steps in turn; their progress is reported to the listener, if there is one."""
     for done, step in enumerate(steps):
         report(what, done, len(steps))
         yield step
@@ -22,7 +22,7 @@ def track(steps: Sequence[Item], what: str) -> Iterator[Item]:
 
 
 def report(what: str, done: int, total: int) -> None:
-    """Tell the listener, or else the progress bar of a notebook, how far some work has come."""
+    """Report progress to the listener, or else to the progress bar of a notebook."""
     listener = _listener.get() or cell_bar()
     if listener is not None:
         listener(what, done, total)

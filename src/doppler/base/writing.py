@@ -21,7 +21,7 @@ from doppler.errors import OutputError
 
 SNIFF_BYTES = 1 << 16  # of what is there, to tell its kind by
 _FORMAT = re.compile(rb'"format"\s*:\s*"(doppler-[a-z]+)"')
-_MAGIC = {  # kinds that are told by their first bytes
+_MAGIC = {  # kinds that are recognised by their first bytes
     b"\x89PNG": "png",
     b"%PDF": "pdf",
     b"vertex,device,device_number\n": "csv",

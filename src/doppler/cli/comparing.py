@@ -48,7 +48,7 @@ def compare(
 
     Example: dop compare graph.json --topology p100x4 --budget 5
     """
-    from doppler.cli.machines import find_topology
+    from doppler.cli.topologies import find_topology
     from doppler.formats import read_graph
     from doppler.placers import make_placer, placer_names
     from doppler.placers.comparison import CompareConfig, compare_in_processes, ranked

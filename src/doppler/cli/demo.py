@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING, Any
 
-from doppler.cli.machines import DEFAULT, find_topology
 from doppler.cli.options import AsJson, Probe, Seed, TopologyName
 from doppler.cli.output import (
     amount,
@@ -13,6 +12,7 @@ from doppler.cli.output import (
     stdout,
     table,
 )
+from doppler.cli.topologies import DEFAULT, find_topology
 
 if TYPE_CHECKING:
     from doppler.graph import Graph

@@ -88,7 +88,7 @@ def execute(
     """
     from doppler.assignment import read_assignment
     from doppler.base.writing import check_output
-    from doppler.cli.machines import find_topology
+    from doppler.cli.topologies import find_topology
     from doppler.engine.engine import Engine, EngineConfig
     from doppler.formats import read_graph
     from doppler.trace import FORMAT, write_trace

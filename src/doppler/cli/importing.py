@@ -15,7 +15,9 @@ def import_graph(
     format_name: Annotated[
         str | None,
         typer.Option(
-            "--format", metavar="NAME", help="From `dop list formats`; told by content if left out."
+            "--format",
+            metavar="NAME",
+            help="From `dop list formats`; recognised by content if left out.",
         ),
     ] = None,
     force: Force = False,

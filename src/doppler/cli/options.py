@@ -18,7 +18,7 @@ def _starting_with(begun: str, names: "list[str] | tuple[str, ...]") -> list[str
 
 def complete_topology(begun: str) -> list[str]:
     """The topologies whose names begin so."""
-    from doppler.cli.machines import HERE
+    from doppler.cli.topologies import HERE
     from doppler.topology import PRESETS
 
     return _starting_with(begun, [*PRESETS, HERE, "reference:4"])
@@ -66,7 +66,7 @@ TopologyName = Annotated[
         autocompletion=complete_topology,
         help="The machine: a name from `dop list topologies`, a TOML or JSON file, or `here` for "
         "this one, which is measured once. If left out, the one that the assignment was made for, "
-        "or an assumed one, which is said.",
+        "or an assumed one, with a remark.",
     ),
 ]
 Probe = Annotated[
@@ -80,12 +80,30 @@ Strategy = Annotated[
         help="ChooseTask: from `dop list strategies`.",
     ),
 ]
-Seed = Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Of everything random.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Random seed.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 Force = Annotated[
     bool, typer.Option("--force", help="Write over a file of another kind, if one is there.")
 ]
-MAX_REPEATS = 1_000_000  # runs, draws, samples: more is a slip of the finger
+RunDirectory = Annotated[
+    Path, typer.Option("--output", "-o", metavar="DIR", help="Directory of the run.")
+]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="Changes to the settings, as TOML or JSON."),
+]
+TrainingSeed = Annotated[int | None, typer.Option("--seed", min=0, help="Random seed.")]
+TorchDevice = Annotated[
+    str | None, typer.Option("--device", metavar="cpu|cuda", help="Where the networks compute.")
+]
+Threads = Annotated[
+    int | None, typer.Option("--threads", min=1, help="For episodes, simulation and search.")
+]
+SaveEvery = Annotated[
+    float, typer.Option("--checkpoint-every", min=0.0, metavar="S", help="Seconds between saves.")
+]
+Wandb = Annotated[bool, typer.Option("--wandb", help="Log to Weights & Biases as well.")]
+MAX_REPEATS = 1_000_000  # runs, draws, samples: more is taken for a typing error
 
 
 class Verb(TyperCommand):

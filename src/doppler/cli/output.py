@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
     from rich.table import Table as RichTable
 
-PATIENCE_S = 2.0  # work that takes longer shows that it goes on
+PATIENCE_S = 2.0  # work that takes longer shows its progress
 COMPILING_PATIENCE_S = 1.0  # kernels that are compiled in less are not worth a line
 NO_LIMIT = 1_000_000  # columns: tables are as wide as what is in them
 _settings = {"quiet": False, "stdout_is_taken": False}
@@ -147,7 +147,7 @@ def print_error(message: str, hint: str | None = None) -> None:
 
 
 def set_up(*, quiet: bool = False, verbose: int = 0) -> None:
-    """Begin a command: what the library logs goes to stderr, as much as is asked for."""
+    """Begin a command: what the library logs goes to stderr, from the chosen level on."""
     _settings.update(quiet=quiet, stdout_is_taken=False)
     logger = logging.getLogger("doppler")
     logger.handlers = [_Handler()]

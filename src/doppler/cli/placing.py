@@ -26,7 +26,7 @@ from doppler.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from doppler.placers import Answer
+    from doppler.placers import Solution
 
 logger = logging.getLogger(__name__)
 
@@ -72,10 +72,10 @@ def place(
     from doppler.assignment import output_kind, write_assignment
     from doppler.base.compiling import clock
     from doppler.base.writing import check_output
-    from doppler.cli.machines import find_topology
     from doppler.cli.plans import plan_document, print_plan
+    from doppler.cli.topologies import find_topology
     from doppler.formats import read_graph
-    from doppler.placers import ask, gap, is_optimal, make_placer, proven_bound_s, searches
+    from doppler.placers import gap, is_optimal, make_placer, proven_bound_s, searches, solve
     from doppler.plan import device_loads
     from doppler.problem import Problem
     from doppler.sim import Simulator
@@ -90,43 +90,49 @@ def place(
     problem = Problem(graph, topology)
     with showing_progress():
         began = clock()
-        answer = ask(chosen, problem, seed=seed, budget_s=budget if searches(chosen) else None)
+        solution = solve(chosen, problem, seed=seed, budget_s=budget if searches(chosen) else None)
         took = clock() - began
-        assignment = answer.assignment
+        assignment = solution.assignment
         trace = Simulator(problem).run(graph, assignment, seed)
         bound = proven_bound_s(problem, assignment)
-    _log_members(answer)
+    _log_members(solution)
     if output:
         write_assignment(assignment, output, force=force)
-    makespan, loads = trace.makespan_s, device_loads(graph, topology, assignment, trace)
-    optimal = is_optimal(makespan, bound)
+    summary: dict[str, Any] = {
+        "makespan_s": trace.makespan_s,
+        "lower_bound_s": bound,
+        "gap": gap(trace.makespan_s, bound),
+        "optimal": is_optimal(trace.makespan_s, bound),
+        "placer": placer,
+        "won": solution.won,
+        "seconds": took,
+        "topology": topology.name,
+        "graph": graph.name,
+        "assignment": str(output) if output else None,
+    }
+    loads = device_loads(graph, topology, assignment, trace)
     if as_json:
-        summary: dict[str, Any] = {
-            "makespan_s": makespan,
-            "lower_bound_s": bound,
-            "gap": gap(makespan, bound),
-            "optimal": optimal,
-            "placer": placer,
-            "won": answer.won,
-            "seconds": took,
-            "topology": topology.name,
-            "graph": graph.name,
-            "assignment": str(output) if output else None,
-        }
         print_json(summary | plan_document(assignment.by_name(graph, topology), loads))
         return
-    who = placer if answer.won == placer else f"{placer} ({answer.won})"
-    proven = ", proven optimal" if optimal else ""
     print_plan(graph, assignment.by_name(graph, topology), loads, full=full)
-    stdout().print(
-        f"{who} on {topology.name}: makespan {seconds(makespan)}, lower bound {seconds(bound)}, "
-        f"gap {percent(gap(makespan, bound))}{proven} (placed in {seconds(took)})"
-    )
+    stdout().print(_sentence(summary))
     announce(output)
 
 
-def _log_members(answer: "Answer") -> None:
-    """Tell with -v what each member of a portfolio came to."""
-    for member in answer.members:
+def _sentence(summary: dict[str, Any]) -> str:
+    """Who placed, the makespan, and how far it may be from the optimum."""
+    placer, won = summary["placer"], summary["won"]
+    who = placer if won == placer else f"{placer} ({won})"
+    proven = ", proven optimal" if summary["optimal"] else ""
+    return (
+        f"{who} on {summary['topology']}: makespan {seconds(summary['makespan_s'])}, lower bound "
+        f"{seconds(summary['lower_bound_s'])}, gap {percent(summary['gap'])}{proven} "
+        f"(placed in {seconds(summary['seconds'])})"
+    )
+
+
+def _log_members(solution: "Solution") -> None:
+    """Log the result of each member of a portfolio; `-v` shows it."""
+    for member in solution.members:
         came_to = member.error.splitlines()[0] if member.error else seconds(member.makespan_s)
         logger.info("%s: %s in %s", member.name, came_to, seconds(member.seconds))

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from doppler.cli.options import AsJson
+from doppler.cli.options import (
+    AsJson,
+    ConfigFile,
+    RunDirectory,
+    SaveEvery,
+    Threads,
+    TorchDevice,
+    TrainingSeed,
+    Wandb,
+)
 from doppler.cli.output import note, percent, print_json, seconds, showing_progress, stdout
 from doppler.errors import ConfigError, Interrupted
 
@@ -19,12 +28,8 @@ SECONDS, PRESET = 1800.0, "pretrain"
 
 
 def pretrain(
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="DIR", help="Directory of the run.")
-    ],
-    problems: Annotated[
-        int | None, typer.Option(min=1, help="To train on, turn by turn. Default: 512.")
-    ] = None,
+    output: RunDirectory,
+    problems: Annotated[int | None, typer.Option(min=1, help="To train on. Default: 512.")] = None,
     max_vertices: Annotated[
         int | None, typer.Option(min=1, help="Of their graphs, at most. Default: 300.")
     ] = None,
@@ -37,7 +42,7 @@ def pretrain(
         ),
     ] = None,
     validation: Annotated[
-        int | None, typer.Option(min=0, help="Problems to measure the policy by. Default: 24.")
+        int | None, typer.Option(min=0, help="Problems to validate the policy on. Default: 24.")
     ] = None,
     validate_every: Annotated[
         float | None,
@@ -51,17 +56,10 @@ def pretrain(
         str | None,
         typer.Option(metavar="A,B", help="Families to leave out, each with its whole group."),
     ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed of everything random.")] = None,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="For episodes, simulation and search.")
-    ] = None,
-    device: Annotated[
-        str | None, typer.Option(metavar="cpu|cuda", help="Where the networks compute.")
-    ] = None,
-    config_file: Annotated[
-        Path | None,
-        typer.Option("--config", metavar="FILE", help="Changes to the settings, as TOML or JSON."),
-    ] = None,
+    seed: TrainingSeed = None,
+    threads: Threads = None,
+    device: TorchDevice = None,
+    config_file: ConfigFile = None,
     start: Annotated[
         str | None,
         typer.Option(
@@ -76,19 +74,14 @@ def pretrain(
             "--resume", help="Resume the run in DIR where it was saved; --seconds extends it."
         ),
     ] = False,
-    save_every: Annotated[
-        float,
-        typer.Option("--checkpoint-every", min=0.0, metavar="S", help="Seconds between saves."),
-    ] = 30.0,
-    wandb: Annotated[
-        bool, typer.Option("--wandb", help="Log to Weights & Biases as well.")
-    ] = False,
+    save_every: SaveEvery = 30.0,
+    wandb: Wandb = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train one policy on many drawn problems, so that it places what it has not seen.
+    """Train one policy on many random problems, so that it can place graphs it has not seen.
 
-    Now and then it shows how far the policy alone is from the best known, on problems of other
-    families and machines than it is trained on. Ctrl-C saves; --resume goes on from there.
+    At intervals it shows the gap of the policy alone to the best known makespans, on problems of
+    families and machines that it is not trained on. Ctrl-C saves; --resume continues.
 
     Example: dop pretrain --seconds 600 -o runs/pretrained
     """
@@ -119,7 +112,7 @@ def pretrain(
 
 def _config(file: Path | None, options: dict[str, Any], start: str | None) -> "TrainConfig":
     """The preset for half an hour, changed by the file, changed by the options given."""
-    from doppler.cli.training import base_config, changed_config
+    from doppler.cli.training_config import base_config, changed_config
 
     base = replace(base_config(None, None, file, start, default=PRESET), seconds=SECONDS)
     config = changed_config(base, file, options)
@@ -162,7 +155,8 @@ def _resume(
     save_every: float,
     wandb: bool,
 ) -> "Run":
-    from doppler.cli.training import command_line, refuse
+    from doppler.cli.training import command_line
+    from doppler.cli.training_config import refuse
     from doppler.runs.manifest import check_run, is_pretraining
     from doppler.training.config import check_extension
 

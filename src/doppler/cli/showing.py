@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from doppler.cli.machines import HERE, assumed_topology, find_topology
 from doppler.cli.options import AsJson, Probe, complete_topology
 from doppler.cli.output import amount, note, percent, print_json, seconds, stdout, table
+from doppler.cli.topologies import HERE, assumed_topology, find_topology
 from doppler.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def _show_assignment(
     probe: bool,
     as_json: bool,
 ) -> None:
-    """Which device each vertex gets; with its graph, also what that comes to."""
+    """Which device each vertex gets; with its graph, also its plan and makespan."""
     from doppler.cli.plans import plan_document, print_plan
 
     if graph_file is None:
@@ -212,7 +212,7 @@ def _show_without_graph(assignment: "Assignment", full: bool, as_json: bool) -> 
         if value
     )
     out.print(f"{len(plan)} operations assigned{' ' + made if made else ''}")
-    note("see what it comes to with --graph")
+    note("--graph shows its plan and makespan")
 
 
 def _plan(assignment: "Assignment") -> dict[str, str]:

@@ -80,7 +80,7 @@ def simulate(
     from doppler.assignment import read_assignment
     from doppler.base.progress import track
     from doppler.base.writing import check_output
-    from doppler.cli.machines import find_topology
+    from doppler.cli.topologies import find_topology
     from doppler.formats import read_graph
     from doppler.problem import Problem
     from doppler.sim import Noise, SimConfig, Simulator

@@ -15,7 +15,7 @@ COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "red")
 def timeline(trace: Trace, width: int) -> Text:
     """Two rows per device: how busy it computes, and how busily tensors arrive.
 
-    The height of a character is the share of its stretch of time in which that went on.
+    The height of a character is the busy share of the interval it stands for.
     """
     labels = [visible(device.name) for device in trace.devices]
     margin = max((len(label) for label in labels), default=0) + 5

@@ -3,35 +3,38 @@
 import shlex
 import sys
 from contextlib import ExitStack
-from dataclasses import asdict
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from doppler.cli.options import AsJson, complete_topology
+from doppler.cli.options import (
+    AsJson,
+    ConfigFile,
+    RunDirectory,
+    SaveEvery,
+    Threads,
+    TorchDevice,
+    TrainingSeed,
+    Wandb,
+    complete_topology,
+)
 from doppler.cli.output import (
     note,
-    percent,
     print_json,
-    seconds,
     showing_progress,
-    stdout,
-    table,
 )
+from doppler.cli.training_config import base_config, changed_config, refuse
+from doppler.cli.training_results import placer_of_run, print_results, results_document
 from doppler.errors import ConfigError, Interrupted
 
 if TYPE_CHECKING:
-    from doppler.runs.comparison import Comparison
-    from doppler.runs.run import Result, Run
+    from doppler.runs.run import Run
     from doppler.training.config import TrainConfig
 
 
 def train(
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="DIR", help="Directory of the run.")
-    ],
+    output: RunDirectory,
     graph_files: Annotated[
         list[Path] | None, typer.Argument(metavar="GRAPH", help="Graph files, in any known format.")
     ] = None,
@@ -43,7 +46,7 @@ def train(
             metavar="NAME|FILE|here",
             autocompletion=complete_topology,
             help="May be repeated: every graph is trained on each. If left out, a machine is "
-            "assumed, which is said.",
+            "assumed, with a remark.",
         ),
     ] = None,
     policy_name: Annotated[
@@ -58,10 +61,7 @@ def train(
         str | None,
         typer.Option("--preset", metavar="default|paper", help="Settings to begin with."),
     ] = None,
-    config_file: Annotated[
-        Path | None,
-        typer.Option("--config", metavar="FILE", help="Changes to them, as TOML or JSON."),
-    ] = None,
+    config_file: ConfigFile = None,
     stages: Annotated[
         str | None,
         typer.Option(
@@ -88,13 +88,9 @@ def train(
             help="Seconds to train, however many episodes. With --resume: S more seconds.",
         ),
     ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed of everything random.")] = None,
-    device: Annotated[
-        str | None, typer.Option(metavar="cpu|cuda", help="Where the networks compute.")
-    ] = None,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="For episodes, simulation and search.")
-    ] = None,
+    seed: TrainingSeed = None,
+    device: TorchDevice = None,
+    threads: Threads = None,
     start: Annotated[
         str | None,
         typer.Option(
@@ -112,23 +108,18 @@ def train(
             help="Resume the run in DIR where it was saved; --seconds or --episodes extend it.",
         ),
     ] = False,
-    save_every: Annotated[
-        float,
-        typer.Option("--checkpoint-every", min=0.0, metavar="S", help="Seconds between saves."),
-    ] = 30.0,
-    wandb: Annotated[
-        bool, typer.Option("--wandb", help="Log to Weights & Biases as well.")
-    ] = False,
+    save_every: SaveEvery = 30.0,
+    wandb: Wandb = False,
     as_json: AsJson = False,
 ) -> None:
     """Train a policy on graphs by reinforcement on the simulator.
 
-    It starts from the policy that comes with doppler; from nothing, it imitates the critical-path
-    heuristic first. At the end it tells what the run found, what the policy gets by itself, and
-    what `dop place` gets without training.
+    Training starts from the shipped policy; from nothing, it imitates the critical-path heuristic
+    first. At the end it prints the best makespan of the run, that of the trained policy by itself,
+    and what `dop place` finds without training.
 
-    Ctrl-C saves; --resume goes on from there, exactly as if nothing had happened. Stage real goes
-    on from a trained policy by running assignments on this machine.
+    Ctrl-C saves; --resume continues as if the run had not been interrupted. Stage real continues
+    the training of a policy by running assignments on this machine.
 
     Example: dop train graph.json --topology p100x4 --seconds 300 -o runs/first
     """
@@ -167,77 +158,11 @@ def train(
     with showing_progress():
         comparisons = compare(run)
     if as_json:
-        print_json(_document_of(run, results, comparisons, output))
+        print_json(results_document(run, results, comparisons, output))
     else:
         seen = str(results[0].recalibrated or topology)
-        how = ["dop", "place", graph, "--topology", seen, "--placer", _placer(run, output)]
-        _print(run, results, comparisons, output, shlex.join(how))
-
-
-def refuse(options: dict[str, Any], output: Path) -> None:
-    """Raise where options are given that --resume takes from the run."""
-    longer = ("--seconds", "--episodes")
-    given = [name for name, value in options.items() if value is not None and name not in longer]
-    if given:
-        raise ConfigError(
-            f"--resume takes all from `{output}`: leave out {', '.join(given)}",
-            hint=f"to train on in other ways, start a new run with --from {output}",
-        )
-
-
-def base_config(
-    policy_name: str | None,
-    preset_name: str | None,
-    file: Path | None,
-    start: str | None,
-    *,
-    default: str = "default",
-) -> "TrainConfig":
-    """The preset to begin with, for the policy that is named or started from."""
-    from doppler.training.config import preset
-    from doppler.training.config_io import read_document
-    from doppler.training.starting import NOTHING, kind_of_start
-
-    document = {} if file is None else read_document(file)
-    name, table = preset_name or str(document.get("preset", default)), document.get("policy")
-    kind = str(table.get("kind", "doppler")) if isinstance(table, dict) else "doppler"
-    if start is None or start == NOTHING:
-        return preset(name, policy_name or kind)
-    found = kind_of_start(start)
-    if policy_name is not None and preset(name, policy_name).policy.kind != found:
-        raise ConfigError(
-            f"`{start}` holds a policy of kind `{found}`, not `{policy_name}`",
-            hint="leave out --policy",
-        )
-    return preset(name, found)
-
-
-def changed_config(
-    base: "TrainConfig", file: Path | None, options: dict[str, Any]
-) -> "TrainConfig":
-    """The preset, changed by the file, changed by those options that are not None."""
-    from doppler.training.config import STAGES, check_seconds
-    from doppler.training.config_io import config_from, read_document
-
-    document = {} if file is None else read_document(file)
-    config = config_from(document | {"preset": base.preset}, base, source=f"`{file}`")
-    given = {key: value for key, value in options.items() if value is not None}
-    if {"episodes", "seconds"} <= set(given):
-        raise ConfigError("--episodes and --seconds do not go together", hint="leave one out")
-    if "seconds" in given:
-        check_seconds(given["seconds"])
-    if "stages" in given:
-        given["stages"] = [name.strip() for name in given["stages"].split(",") if name.strip()]
-        if not given["stages"]:
-            raise ConfigError("there is no stage to train", hint=f"known: {', '.join(STAGES)}")
-    if "backend" in given:
-        given["real"] = {"backend": given.pop("backend")}
-        if "real" not in given.get("stages", config.stages):
-            raise ConfigError("--backend is for stage `real`", hint="add --stages real")
-    if "episodes" in given:
-        stage = "real" if "real" in given.get("stages", config.stages) else "sim"
-        given[stage] = given.get(stage, {}) | {"episodes": given.pop("episodes")}
-    return config_from(given, config, source="options")
+        how = ["dop", "place", graph, "--topology", seen, "--placer", placer_of_run(run, output)]
+        print_results(run, results, comparisons, output, shlex.join(how))
 
 
 def _resume(
@@ -287,7 +212,7 @@ def _start(
     save_every: float,
     wandb: bool,
 ) -> "Run":
-    from doppler.cli.machines import assumed_topology, find_topology
+    from doppler.cli.topologies import assumed_topology, find_topology
     from doppler.formats import read_graph
 
     graphs = [read_graph(file) for file in graph_files]
@@ -353,13 +278,13 @@ def _train(run: "Run", output: Path) -> None:
 
 def train_on(run: "Run") -> None:
     """Train to the end, and show how it goes; on Ctrl-C, save and raise `Interrupted`."""
-    from doppler.cli.training_view import View
+    from doppler.cli.training_view import TrainingView
     from doppler.runs.run import stopping
 
     if not run.has_tensorboard:
         note("no TensorBoard events are written: pip install doppler-placement[tensorboard]")
     config = run.manifest.config
-    view = View(run.labels, config.seconds, last_stage=config.stages[-1])
+    view = TrainingView(run.labels, config.seconds, last_stage=config.stages[-1])
 
     def stop() -> None:
         view.say("finishing this update, then saving; Ctrl-C again stops at once")
@@ -371,88 +296,3 @@ def train_on(run: "Run") -> None:
                 view.show(progress, run.gaps)
         finally:
             view.close()
-
-
-def _placer(run: "Run", output: Path) -> str:
-    """The name of the placer with the policy of the run."""
-    return f"{run.trainer.policy.kind}:{output}"
-
-
-def _document_of(
-    run: "Run", results: "list[Result]", comparisons: "list[Comparison]", output: Path
-) -> dict[str, Any]:
-    return {
-        "run": str(output),
-        "placer": _placer(run, output),
-        "placer_budget_s": comparisons[0].budget_s,
-        "episodes": sum(run.tally.episodes.values()),
-        "seconds": run.trainer.seconds,
-        "exercises": [
-            {
-                "makespan_s": finite(result.makespan_s),
-                "lower_bound_s": result.lower_bound_s,
-                "gap": finite(result.gap) if result.measured is None else None,
-                "simulated_makespan_s": finite(compared.best_s),
-                "policy_makespan_s": finite(compared.policy_s),
-                "shipped_makespan_s": finite(compared.shipped_s),
-                "auto_makespan_s": finite(compared.auto_s),
-                "graph": result.graph,
-                "topology": result.topology,
-                "episodes": result.episodes,
-                "seconds": result.seconds,
-                "assignment": str(result.assignment) if isfinite(result.makespan_s) else None,
-                **({} if result.measured is None else {"measured": asdict(result.measured)}),
-            }
-            for result, compared in zip(results, comparisons, strict=True)
-        ],
-    }
-
-
-def finite(value: float | None) -> float | None:
-    """The value where it is a finite number, otherwise None, as JSON has no infinity."""
-    return value if value is not None and isfinite(value) else None
-
-
-def _print(
-    run: "Run",
-    results: "list[Result]",
-    comparisons: "list[Comparison]",
-    output: Path,
-    how_to_place: str,
-) -> None:
-    from doppler.cli.training_view import comparison_table, measured_table, verdict
-
-    out = stdout()
-    if any(result.measured for result in results):
-        out.print(measured_table(results))
-    shown = table("exercise", "best makespan", "bound", "gap", "episodes", "trained")
-    for result in results:
-        if result.measured is not None:
-            continue
-        runs = isfinite(result.makespan_s)
-        shown.add_row(
-            result.exercise,
-            seconds(result.makespan_s) if runs else "none that fits",
-            seconds(result.lower_bound_s),
-            percent(result.gap) if runs else "",
-            str(result.episodes),
-            seconds(result.seconds),
-        )
-    if shown.rows:
-        out.print(shown)
-    labels = [result.exercise for result in results]
-    out.print(comparison_table(labels, comparisons))
-    out.print(
-        f"simulated{' with measured costs' if results[0].measured else ''}; trained policy: "
-        f"placer {_placer(run, output)}; shipped policy: placer doppler; "
-        f"each placer had up to {seconds(comparisons[0].budget_s)}"
-    )
-    for result, compared in zip(results, comparisons, strict=True):
-        out.print(verdict(result.exercise, compared))
-        if isfinite(result.makespan_s):
-            best = f"best assignment, {seconds(result.makespan_s)}: {result.assignment}"
-            out.print(best)
-    took = seconds(run.trainer.seconds)
-    out.print(f"trained for {took}; the run is in {output}")
-    out.print("place with it:")
-    out.print(f"  {how_to_place}")

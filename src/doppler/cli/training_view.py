@@ -1,4 +1,4 @@
-"""What `dop train` shows of its work: a live view on a terminal, a line now and then elsewhere."""
+"""The progress of `dop train`: a live view on a terminal, a line every few seconds elsewhere."""
 
 import sys
 from collections import deque
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from rich.live import Live
 
     from doppler.runs.comparison import Comparison
-    from doppler.runs.run import Result
-    from doppler.runs.validation import FamilyGap
-    from doppler.training.trainer import Progress, RealProgress
+    from doppler.runs.run import ExerciseResult
+    from doppler.runs.validation_set import FamilyGap
+    from doppler.training.trainer import RealProgress, TrainingProgress
 
 PAUSE_S = 10.0  # between lines
 FRAME_S = 0.25  # between pictures
@@ -32,9 +32,9 @@ class Meter:
     def __init__(self, budget_s: float | None, *, last_stage: str = "sim") -> None:
         """`budget_s` ends all stages."""
         self.budget_s, self.last_stage = budget_s, last_stage
-        self._recent: deque[Progress] = deque()
+        self._recent: deque[TrainingProgress] = deque()
 
-    def add(self, progress: "Progress") -> None:
+    def add(self, progress: "TrainingProgress") -> None:
         """Take an update."""
         if self._recent and self._recent[-1].stage != progress.stage:
             self._recent.clear()
@@ -60,7 +60,7 @@ class Meter:
         return (getattr(last, name) - getattr(first, name)) / took if took > 0 else 0.0
 
 
-class View:
+class TrainingView:
     """Shows updates on stderr."""
 
     def __init__(
@@ -76,11 +76,11 @@ class View:
         self.meter = Meter(budget_s, last_stage=last_stage)
         self._live_wanted = sys.stderr.isatty() and not is_quiet() if live is None else live
         self._live: Live | None = None
-        self._exercises: dict[str, Progress] = {}  # the last update of each
+        self._exercises: dict[str, TrainingProgress] = {}  # the last update of each
         self._gaps: Sequence[FamilyGap] = ()  # of the last validation
         self._shown = -PAUSE_S if self._live_wanted else monotonic()
 
-    def show(self, progress: "Progress", gaps: Sequence["FamilyGap"] = ()) -> None:
+    def show(self, progress: "TrainingProgress", gaps: Sequence["FamilyGap"] = ()) -> None:
         """Take an update and the last validation, and show them if it is time to."""
         self._gaps = gaps
         self.meter.add(progress)
@@ -106,7 +106,7 @@ class View:
         if self._live is not None:
             self._live.stop()
 
-    def line(self, progress: "Progress") -> str:
+    def line(self, progress: "TrainingProgress") -> str:
         """All in one line."""
         shown = list(self._exercises.values())
         parts = [f"{p.exercise} {_makespans(p)}" for p in shown[-MAX_SHOWN:]]
@@ -116,7 +116,7 @@ class View:
             return f"{headline}; validation: {_gap_line(self._gaps[-1])}"
         return f"{headline}: {'; '.join(parts)}{more}" if parts else headline
 
-    def headline(self, progress: "Progress") -> str:
+    def headline(self, progress: "TrainingProgress") -> str:
         """The stage, how far it is, its speed and the time left."""
         left = self.meter.left_s()
         return ", ".join(
@@ -128,7 +128,7 @@ class View:
             ]
         )
 
-    def _draw(self, progress: "Progress") -> None:
+    def _draw(self, progress: "TrainingProgress") -> None:
         if self._live is None:
             from rich.console import Console
             from rich.live import Live
@@ -138,7 +138,7 @@ class View:
             self._live.start()
         self._live.update(self.picture(progress), refresh=True)
 
-    def picture(self, progress: "Progress") -> "Group":
+    def picture(self, progress: "TrainingProgress") -> "Group":
         """A bar, and a table of all exercises."""
         from rich.console import Group
         from rich.progress_bar import ProgressBar
@@ -152,8 +152,8 @@ class View:
         return Group(visible(self.headline(progress)), bar, shown)
 
 
-def measured_table(results: "list[Result]") -> Table:
-    """What stage `real` came to."""
+def measured_table(results: "list[ExerciseResult]") -> Table:
+    """The results of stage `real`."""
     shown = table(
         "exercise", "measured", "speedup", "runs", "failed", "simulator off by", "trained"
     )
@@ -182,7 +182,7 @@ def comparison_table(labels: Sequence[str], comparisons: "Sequence[Comparison]")
 
 
 def verdict(label: str, one: "Comparison") -> str:
-    """Whether the run is better than what is had without it, in a sentence."""
+    """Whether the run is better than no training, in a sentence."""
     auto = f"what auto finds without training in {seconds(one.budget_s)} ({_found(one.auto_s)})"
     other_s, other = one.shipped_s, f"the shipped one ({_found(one.shipped_s)})"
     if other_s is None:
@@ -238,7 +238,7 @@ def clock(value: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def _best(progress: "Progress") -> tuple[str, str, str]:
+def _best(progress: "TrainingProgress") -> tuple[str, str, str]:
     bound = seconds(progress.bound_s)
     if not isfinite(progress.best_s):
         return "none that fits", bound, ""
@@ -251,17 +251,17 @@ def _best(progress: "Progress") -> tuple[str, str, str]:
     )
 
 
-def _makespans(progress: "Progress") -> str:
+def _makespans(progress: "TrainingProgress") -> str:
     best, _, above = _best(progress)
     shown = f"mean {seconds(progress.mean_s)}, best {best}" + (f", gap {above}" if above else "")
     return f"{shown}, {_runs(progress)}" if progress.stage == "real" else shown
 
 
-def _measured(progress: "Progress") -> "RealProgress":
+def _measured(progress: "TrainingProgress") -> "RealProgress":
     return cast("RealProgress", progress)
 
 
-def _runs(progress: "Progress") -> str:
+def _runs(progress: "TrainingProgress") -> str:
     """What the executor did, and how far off the simulator is."""
     measured = _measured(progress)
     parts = [f"{measured.runs} runs"]

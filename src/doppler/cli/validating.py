@@ -80,7 +80,7 @@ def validate(
 
     Example: dop validate graph.json --topology here.json --backend cpu --assignments 40
     """
-    from doppler.cli.machines import find_topology
+    from doppler.cli.topologies import find_topology
     from doppler.engine.engine import Engine
     from doppler.formats import read_graph
     from doppler.machine.validation import (

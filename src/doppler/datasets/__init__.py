@@ -10,7 +10,7 @@ from doppler.datasets.draw import (
     problems,
 )
 from doppler.datasets.families import FAMILIES, Family
-from doppler.datasets.machines import MACHINES, Machine
+from doppler.datasets.machines import MACHINES, MachineFamily
 from doppler.datasets.sketch import RATIOS, communication_ratio
 
 __all__ = [
@@ -22,7 +22,7 @@ __all__ = [
     "SPLITS",
     "DrawnProblem",
     "Family",
-    "Machine",
+    "MachineFamily",
     "communication_ratio",
     "draw_problem",
     "make_problem",

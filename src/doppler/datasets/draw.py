@@ -35,7 +35,7 @@ class DrawnProblem:
 
     @property
     def problem(self) -> Problem:
-        """It with its costs, priced anew."""
+        """The graph on the topology, with its costs."""
         return Problem(self.graph, self.topology)
 
     def digest(self) -> str:
@@ -116,8 +116,8 @@ def make_problem(
     if machine not in MACHINES:
         raise UnknownNameError("machine", machine, MACHINES)
     found = FAMILIES[family]
-    least, most = max(min_vertices, found.smallest), min(max_vertices, found.largest)
-    if least > most:
+    low, high = max(min_vertices, found.smallest), min(max_vertices, found.largest)
+    if low > high:
         raise ConfigError(
             f"`{family}` has {found.smallest} to {found.largest} vertices, "
             f"not {min_vertices} to {max_vertices}"
@@ -125,7 +125,7 @@ def make_problem(
     rng = _rng(seed, family, machine)
     topology = MACHINES[machine].draw(rng)
     topology = replace(topology, name=f"{machine}{topology.num_devices}-{seed}")
-    graph = found.draw(rng, topology, least, most)
+    graph = found.draw(rng, topology, low, high)
     graph = replace(graph, name=f"{family}{graph.num_vertices}-{seed}")
     if coin(rng, LIMITED):
         topology = limit_memory(graph, topology, float(rng.uniform(*SLACK)))

@@ -21,7 +21,7 @@ Shape = Callable[[np.random.Generator, int], Sketch]
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A family of graphs; `draw(rng, topology, least, most)` has `least` to `most` vertices."""
+    """A family of graphs, drawn by `draw(rng, topology, min_vertices, max_vertices)`."""
 
     name: str
     group: str  # of close relatives, which are held out together
@@ -34,15 +34,15 @@ class Family:
 
 
 def _of_shape(
-    shape: Shape, rng: np.random.Generator, topology: Topology, least: int, most: int
+    shape: Shape, rng: np.random.Generator, topology: Topology, min_vertices: int, max_vertices: int
 ) -> Graph:
     """A graph of that shape; one of its vertices at least is an input."""
-    best = shape(rng, whole(rng, least, most) - 1)
+    best = shape(rng, whole(rng, min_vertices, max_vertices) - 1)
     for _ in range(TRIES):  # shapes come in steps
-        if len(best) + 1 >= least:
+        if len(best) + 1 >= min_vertices:
             break
-        best = max(best, shape(rng, whole(rng, least, most) - 1), key=len)
-    return price(best, rng, topology, most)
+        best = max(best, shape(rng, whole(rng, min_vertices, max_vertices) - 1), key=len)
+    return price(best, rng, topology, max_vertices)
 
 
 def _shape(group: str, split: str, shape: Shape) -> Family:

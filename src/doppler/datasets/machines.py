@@ -9,13 +9,13 @@ from doppler.base.arrays import IntArray
 from doppler.datasets.chance import about, coin, log_uniform, rounded, whole
 from doppler.topology.topology import Device, Host, Link, Topology
 
-MOST = 16  # devices
+MAX_DEVICES = 16
 FASTEST = 8.0  # times as fast as the slowest device of a machine, at most
 Draw = Callable[[np.random.Generator], Topology]
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class MachineFamily:
     """A family of machines."""
 
     name: str
@@ -127,23 +127,23 @@ def _even_pairs(rng: np.random.Generator, devices: list[Device]) -> Topology:
 
 def equal(rng: np.random.Generator) -> Topology:
     """Equal devices, equal links between all pairs."""
-    return _even_pairs(rng, _equal(rng, whole(rng, 2, MOST)))
+    return _even_pairs(rng, _equal(rng, whole(rng, 2, MAX_DEVICES)))
 
 
 def two_speeds(rng: np.random.Generator) -> Topology:
     """Devices of two speeds, equal links between all pairs."""
-    return _even_pairs(rng, _classes(rng, whole(rng, 2, MOST), [about(rng, 1.5, FASTEST)]))
+    return _even_pairs(rng, _classes(rng, whole(rng, 2, MAX_DEVICES), [about(rng, 1.5, FASTEST)]))
 
 
 def three_speeds(rng: np.random.Generator) -> Topology:
     """Devices of three speeds, equal links between all pairs."""
     factors = [about(rng, 1.5, 3.0), about(rng, 3.0, FASTEST)]
-    return _even_pairs(rng, _classes(rng, whole(rng, 3, MOST), factors))
+    return _even_pairs(rng, _classes(rng, whole(rng, 3, MAX_DEVICES), factors))
 
 
 def uneven_links(rng: np.random.Generator) -> Topology:
     """Links of three grades between pairs of devices, as on a server with few NVLinks."""
-    count = whole(rng, 3, MOST)
+    count = whole(rng, 3, MAX_DEVICES)
     devices = _maybe_two(rng, count)
     best = _fast(rng, devices[0])
     grade = rng.choice((1.0, 2.0, 8.0), size=(count, count))
@@ -157,7 +157,7 @@ def uneven_links(rng: np.random.Generator) -> Topology:
 
 def ring(rng: np.random.Generator) -> Topology:
     """Devices on a ring: bandwidth falls and latency grows with the distance."""
-    count = whole(rng, 4, MOST)
+    count = whole(rng, 4, MAX_DEVICES)
     devices = _equal(rng, count)
     best = _fast(rng, devices[0])
 
@@ -171,7 +171,7 @@ def ring(rng: np.random.Generator) -> Topology:
 def _island_sizes(rng: np.random.Generator) -> tuple[int, int]:
     """Islands, and devices of each."""
     size = int(rng.choice((2, 2, 3, 4, 4, 8)))
-    return int(rng.integers(2, 1 + MOST // size)), size
+    return int(rng.integers(2, 1 + MAX_DEVICES // size)), size
 
 
 def islands(rng: np.random.Generator) -> Topology:
@@ -216,20 +216,20 @@ def unequal_islands(rng: np.random.Generator) -> Topology:
 
 def host_bounce(rng: np.random.Generator) -> Topology:
     """All transfers through the host: one slow link that two to four share at a time."""
-    devices = _maybe_two(rng, whole(rng, 2, MOST))
+    devices = _maybe_two(rng, whole(rng, 2, MAX_DEVICES))
     link = _slow(rng, lanes=int(rng.integers(2, 5)))
     return _machine(rng, devices, [link], _shared(len(devices)))
 
 
 def shared_bus(rng: np.random.Generator) -> Topology:
     """All transfers on one bus, one at a time."""
-    devices = _maybe_two(rng, whole(rng, 2, MOST))
+    devices = _maybe_two(rng, whole(rng, 2, MAX_DEVICES))
     link = _fast(rng, devices[0]) if coin(rng) else _slow(rng)
     return _machine(rng, devices, [replace(link, name="bus")], _shared(len(devices)))
 
 
-def _row(name: str, split: str, draw: Draw) -> Machine:
-    return Machine(name, split, (draw.__doc__ or "").strip().splitlines()[0], draw)
+def _row(name: str, split: str, draw: Draw) -> MachineFamily:
+    return MachineFamily(name, split, (draw.__doc__ or "").strip().splitlines()[0], draw)
 
 
 MACHINES = {

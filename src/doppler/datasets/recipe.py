@@ -18,7 +18,7 @@ PAUSE_S = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """What a policy is pretrained on, and how it is measured meanwhile."""
+    """What a policy is pretrained on, and how it is validated."""
 
     problems: int = 512  # to train on
     max_vertices: int = 300

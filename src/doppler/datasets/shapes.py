@@ -14,16 +14,16 @@ def layered(rng: np.random.Generator, count: int) -> Sketch:
     sketch = Sketch()
     depth = min(max(3, round(isqrt(count) * float(rng.lognormal(0, 0.4)))), count // 2)
     extra = rng.multinomial(count - depth, rng.dirichlet(np.full(depth, 3.0))).tolist()
-    most, skips = int(rng.integers(2, 5)), float(rng.uniform(0, 0.4))
+    max_reads, skips = int(rng.integers(2, 5)), float(rng.uniform(0, 0.4))
     levels: list[list[int]] = []
     for number, more in enumerate(extra):
         reads: list[list[int]] = [[] for _ in range(1 + more)]
         for own in reads if levels else ():
-            for _ in range(int(rng.integers(1, most + 1))):
+            for _ in range(int(rng.integers(1, max_reads + 1))):
                 above = levels[int(rng.integers(len(levels)))] if coin(rng, skips) else levels[-1]
                 own.append(above[int(rng.integers(len(above)))])
         read = {task for own in reads for task in own}
-        for task in levels[-1] if levels else ():  # nothing is made for nobody
+        for task in levels[-1] if levels else ():  # every task but the last ones is read
             if task not in read:
                 reads[int(rng.integers(len(reads)))].append(task)
         levels.append([sketch.task(f"level{number}", own) for own in reads])

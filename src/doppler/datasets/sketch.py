@@ -75,10 +75,10 @@ def communication_ratio(graph: Graph, topology: Topology) -> float:
     return float(problem.mean_transfer_s[moved].mean() / working.mean())
 
 
-def price(sketch: Sketch, rng: np.random.Generator, topology: Topology, most: int) -> Graph:
+def price(sketch: Sketch, rng: np.random.Generator, topology: Topology, max_vertices: int) -> Graph:
     """The graph of a sketch, with flops and bytes for a ratio that is drawn from `RATIOS`.
 
-    It has at most `most` vertices, where the sketch has fewer tasks. What a vertex touches does
+    It has up to `max_vertices` vertices, if the sketch has fewer tasks. What a vertex touches does
     not depend on what it reads, so that every ratio can be had on every machine.
     """
     count, devices = len(sketch), topology.num_devices
@@ -96,7 +96,7 @@ def price(sketch: Sketch, rng: np.random.Generator, topology: Topology, most: in
     scale = (ratio * exec_s - latency_s) / (sizes[read].mean() * s_per_byte)
     columns["made"] = [[_whole(one * scale) for one in parts] for parts in made]
     entries = sum(not reads for reads in sketch.reads)
-    apart = coin(rng) and count + entries <= most
+    apart = coin(rng) and count + entries <= max_vertices
     return _build(sketch, columns, dtype, inputs=entries if apart else 1)
 
 

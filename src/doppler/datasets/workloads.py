@@ -15,7 +15,7 @@ from doppler.programs.cholesky import cholesky
 from doppler.programs.program import Program
 from doppler.programs.registry import workload
 from doppler.sharding import shard
-from doppler.sharding.costs import exec_cost, item_bytes
+from doppler.sharding.flops import exec_cost, item_bytes
 from doppler.topology.topology import Topology
 
 PARTS = {"paper": (2, 4, 8, 16), "even": (2, 3, 4, 6, 8, 12, 16)}
@@ -24,7 +24,7 @@ Sizes = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class WorkloadSizes:
     """How the sizes of a workload are drawn."""
 
     scaled: str  # the size that is a power of two, or three times one, to make the work fit
@@ -63,39 +63,39 @@ def _moe(rng: np.random.Generator) -> Sizes:
 
 
 RECIPES = {
-    "attention": Recipe("sequence", (7, 13), _attention),
-    "chainmm": Recipe("size", (8, 15), lambda rng: {}),
-    "ffnn": Recipe("batch", (8, 17), _ffnn),
-    "llama-block": Recipe("sequence", (7, 13), _block),
-    "llama-layer": Recipe("sequence", (7, 13), _layer),
-    "mlp": Recipe("batch", (7, 16), lambda rng: {"width": 3 * _power(rng, 8, 12)}, "layers"),
-    "moe-layer": Recipe("tokens", (7, 14), _moe, "experts", shallowest=2),
-    "transformer": Recipe("sequence", (7, 13), _block, "layers"),
+    "attention": WorkloadSizes("sequence", (7, 13), _attention),
+    "chainmm": WorkloadSizes("size", (8, 15), lambda rng: {}),
+    "ffnn": WorkloadSizes("batch", (8, 17), _ffnn),
+    "llama-block": WorkloadSizes("sequence", (7, 13), _block),
+    "llama-layer": WorkloadSizes("sequence", (7, 13), _layer),
+    "mlp": WorkloadSizes("batch", (7, 16), lambda rng: {"width": 3 * _power(rng, 8, 12)}, "layers"),
+    "moe-layer": WorkloadSizes("tokens", (7, 14), _moe, "experts", shallowest=2),
+    "transformer": WorkloadSizes("sequence", (7, 13), _block, "layers"),
 }
 
 
 def draw_workload(
-    name: str, rng: np.random.Generator, topology: Topology, least: int, most: int
+    name: str, rng: np.random.Generator, topology: Topology, min_vertices: int, max_vertices: int
 ) -> Graph:
-    """The graph of a workload with at most `most` vertices, and at least `least` where it can.
+    """The graph of a workload with up to `max_vertices` vertices, and `min_vertices` if it can.
 
     Dtype, sizes, method and parts are drawn; the depth follows from the number of vertices, and
     one size from the work: between 1 ms when spread over the devices and 1 s on the average one.
     """
-    recipe, goal = RECIPES[name], whole(rng, least, most)
+    recipe, goal = RECIPES[name], whole(rng, min_vertices, max_vertices)
     dtype = DTYPES[int(rng.choice(3, p=(0.6, 0.35, 0.05)))]
     scales = _Scales(name, recipe, recipe.others(rng) | {"dtype": dtype}, topology)
     best: Graph | None = None
     for method, parts in _ways_to_cut(rng):
         three = 3 if parts % 3 == 0 or coin(rng, 0.25) else 1
-        graph = _Cut(scales, method, parts, three).graph(rng, goal, most)
-        if graph.num_vertices > most:
+        graph = _Cut(scales, method, parts, three).graph(rng, goal, max_vertices)
+        if graph.num_vertices > max_vertices:
             continue
-        if graph.num_vertices >= least:
+        if graph.num_vertices >= min_vertices:
             return graph
         best = max(best or graph, graph, key=lambda one: one.num_vertices)
     if best is None:
-        raise ConfigError(f"`{name}` does not come with as few as {most} vertices")
+        raise ConfigError(f"`{name}` does not come with as few as {max_vertices} vertices")
     return best
 
 
@@ -111,7 +111,7 @@ def _ways_to_cut(rng: np.random.Generator) -> Iterator[tuple[str, int]]:
 class _Scales:
     """A workload of drawn sizes, at any scale and depth, and the seconds of its work."""
 
-    def __init__(self, name: str, recipe: Recipe, sizes: Sizes, topology: Topology) -> None:
+    def __init__(self, name: str, recipe: WorkloadSizes, sizes: Sizes, topology: Topology) -> None:
         self.name, self.recipe, self.sizes, self.topology = name, recipe, sizes, topology
         self._work_s: dict[int, list[tuple[float, float]]] = {}
 
@@ -147,19 +147,19 @@ class _Cut:
     parts: int
     three: int
 
-    def graph(self, rng: np.random.Generator, goal: int, most: int) -> Graph:
+    def graph(self, rng: np.random.Generator, goal: int, max_vertices: int) -> Graph:
         """The graph nearest to `goal` vertices from below, as far as depth can make it."""
         recipe = self.scales.recipe
         depth, middle = recipe.shallowest, sum(recipe.exponents) // 2
         if recipe.depth:
             graph, deeper = self._shard(middle, depth), self._shard(middle, depth + 1)
-            if graph.num_vertices > most:
+            if graph.num_vertices > max_vertices:
                 return graph
             step = deeper.num_vertices - graph.num_vertices
             depth += max(0, (goal - graph.num_vertices) // step)
         while True:
             graph = self._shard(self.scales.draw_exponent(rng, self.three, depth), depth)
-            if graph.num_vertices <= most or depth == recipe.shallowest:
+            if graph.num_vertices <= max_vertices or depth == recipe.shallowest:
                 return graph
             depth -= 1
 
@@ -195,10 +195,12 @@ def _roofline_s(topology: Topology, dtype: str, flops: float, touched: float) ->
     return total_s / topology.num_devices
 
 
-def draw_cholesky(rng: np.random.Generator, topology: Topology, least: int, most: int) -> Graph:
+def draw_cholesky(
+    rng: np.random.Generator, topology: Topology, min_vertices: int, max_vertices: int
+) -> Graph:
     """The registry's `cholesky` in 2 to 16 × as many tiles, with float32 or float64."""
-    fitting = [p for p in range(2, 17) if least <= _cholesky_vertices(p) <= most]
-    fitting = fitting or [max(p for p in range(2, 17) if _cholesky_vertices(p) <= most)]
+    fitting = [p for p in range(2, 17) if min_vertices <= _cholesky_vertices(p) <= max_vertices]
+    fitting = fitting or [max(p for p in range(2, 17) if _cholesky_vertices(p) <= max_vertices)]
     parts = fitting[int(rng.integers(len(fitting)))]
     dtype = "float64" if coin(rng, 0.25) else "float32"
     tiles = [1 << e for e in range(6, 13)]

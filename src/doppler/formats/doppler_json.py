@@ -1,4 +1,4 @@
-"""Doppler's own graph file, so that every reader of graphs goes through one door."""
+"""Doppler's own graph file, as one of the formats."""
 
 import re
 

@@ -7,7 +7,8 @@ from typing import Any
 from doppler.base.arrays import FloatArray, reals, unboxed
 from doppler.base.text import visible
 from doppler.errors import GraphError, MissingExtraError, UnknownNameError
-from doppler.graph.builder import DEFAULT_DTYPE, build_graph
+from doppler.graph.builder import build_graph
+from doppler.graph.columns import DEFAULT_DTYPE
 from doppler.graph.graph import Graph
 
 
@@ -93,35 +94,11 @@ def from_networkx(
     rows, edge_rows = [data for _, data in nodes], [data for _, _, data in arcs]
     _check_attributes("node", of_nodes, rows, "edge", edge_rows)
     _check_attributes("edge", of_edges, edge_rows, "node", rows)
-    size_name, seconds_name = bytes or "bytes", transfer_s or "transfer_s"
-
-    number = {node: i for i, (node, _) in enumerate(nodes)}
-    tensors: dict[tuple[int, Any], tuple[float, float | None]] = {}
-    for node, data in nodes if bytes is transfer_s is None else ():
-        for key, size, transfer in data.get("outputs", ()):
-            tensors[number[node], key] = (size, transfer)
-    edges = []
-    for producer, reader, data in arcs:
-        tensor = (number[producer], unboxed(data.get("tensor", 0)))
-        value = tensors.get(tensor, (data.get(size_name, 0.0), data.get(seconds_name)))
-        given = (data.get(size_name, value[0]), data.get(seconds_name, value[1]))
-        if tensors.setdefault(tensor, value) != given:
-            raise GraphError(
-                f"two edges of node `{producer}` differ in {size_name} or {seconds_name}",
-                hint="give edges that carry different tensors different `tensor` attributes",
-            )
-        edges.append((tensor, number[reader]))
-    keys = _in_order(list(tensors))
-    position = {key: i for i, key in enumerate(keys)}
     graph = build_graph(
         name=name if name is not None else (source.graph.get("name") or "graph"),
         vertex_names=[str(node) for node, _ in nodes],
         **_node_columns(rows, {column: named or column for column, named in of_nodes.items()}),
-        tensor_producer=[key[0] for key in keys],
-        tensor_bytes=[tensors[key][0] for key in keys],
-        transfer_s=_all_or_none([tensors[key][1] for key in keys]),
-        edge_tensor=[position[key] for key, _ in edges],
-        edge_reader=[reader for _, reader in edges],
+        **_tensor_columns(nodes, arcs, of_edges),
     )
     named = {column for column, value in (of_nodes | of_edges).items() if value is not None}
     if meant := _meant(graph, named, rows, edge_rows):
@@ -207,6 +184,38 @@ def _likeliest(rows: list[dict[str, Any]]) -> str | None:
 def _is_positive(value: Any) -> bool:
     number = reals([value])
     return number is not None and bool(number[0] > 0)
+
+
+def _tensor_columns(
+    nodes: list[Any], arcs: list[Any], names: Mapping[str, str | None]
+) -> dict[str, Any]:
+    """The columns of tensors and edges; `names` are attributes for sizes and seconds."""
+    size_name, seconds_name = names["bytes"] or "bytes", names["transfer_s"] or "transfer_s"
+    number = {node: i for i, (node, _) in enumerate(nodes)}
+    tensors: dict[tuple[int, Any], tuple[float, float | None]] = {}
+    for node, data in nodes if set(names.values()) == {None} else ():
+        for key, size, transfer in data.get("outputs", ()):
+            tensors[number[node], key] = (size, transfer)
+    edges = []
+    for producer, reader, data in arcs:
+        tensor = (number[producer], unboxed(data.get("tensor", 0)))
+        value = tensors.get(tensor, (data.get(size_name, 0.0), data.get(seconds_name)))
+        given = (data.get(size_name, value[0]), data.get(seconds_name, value[1]))
+        if tensors.setdefault(tensor, value) != given:
+            raise GraphError(
+                f"two edges of node `{producer}` differ in {size_name} or {seconds_name}",
+                hint="give edges that carry different tensors different `tensor` attributes",
+            )
+        edges.append((tensor, number[reader]))
+    keys = _in_order(list(tensors))
+    position = {key: i for i, key in enumerate(keys)}
+    return {
+        "tensor_producer": [key[0] for key in keys],
+        "tensor_bytes": [tensors[key][0] for key in keys],
+        "transfer_s": _all_or_none([tensors[key][1] for key in keys]),
+        "edge_tensor": [position[key] for key, _ in edges],
+        "edge_reader": [reader for _, reader in edges],
+    }
 
 
 def _node_columns(rows: list[dict[str, Any]], names: Mapping[str, str]) -> dict[str, Any]:

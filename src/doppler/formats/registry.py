@@ -1,4 +1,4 @@
-"""The file formats a graph can be read from: one file each, told apart by content."""
+"""The file formats a graph can be read from: one file each, recognised by content."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ def graph_formats() -> list[GraphFormat]:
 
 
 def read_graph(path: str | Path, *, format_name: str | None = None) -> Graph:
-    """The graph in a file of any known format; which one is told by its content.
+    """The graph in a file of any known format; which one is recognised by its content.
 
     >>> import doppler as dp
     >>> dp.write_graph(dp.programs.random_dag(vertices=4, depth=2), "graph.json")

@@ -7,7 +7,8 @@ from doppler.base.arrays import plain
 from doppler.base.files import check_header, check_keys, parse_json, to_json
 from doppler.base.writing import write_text
 from doppler.errors import FormatError, GraphError
-from doppler.graph.builder import DEFAULT_DTYPE, build_graph
+from doppler.graph.builder import build_graph
+from doppler.graph.columns import DEFAULT_DTYPE
 from doppler.graph.graph import Graph, Kernel
 
 FORMAT, VERSION = "doppler-graph", 1

@@ -12,7 +12,7 @@ from doppler.engine.kernels import torch_dtype
 from doppler.errors import EngineError
 from doppler.graph.builder import GraphBuilder
 from doppler.graph.ops import OpKind
-from doppler.sharding.costs import item_bytes
+from doppler.sharding.flops import item_bytes
 from doppler.tasks import Tasks, enumerate_tasks
 from doppler.topology.topology import Topology
 

@@ -34,7 +34,7 @@ TRANSFER, ALL = "transfer", "all"  # beside the kinds of vertices, in errors by 
 
 
 class Measured(NamedTuple):
-    """What running an assignment gave."""
+    """An assignment and its measured makespan."""
 
     assignment: Assignment
     makespan_s: float  # mean

@@ -18,7 +18,7 @@ VECTORS = tuple(1 << n for n in (16, 18, 20, 22, 24, 26))
 VECTOR_DTYPES = ("float32", "float16")
 LONGEST_S = 0.15  # of a single kernel: larger ones are left out
 ENOUGH_S = 0.05  # of one kernel
-SAME_SPEED = 0.15  # devices that are no further from the middle are alike
+SAME_SPEED = 0.15  # share by which equal devices may differ from the median
 MEMORY_SHARE = 1 / 8  # of a device, for all tensors of a kernel
 CACHED_BYTES = 1 << 21  # less than that may stay in caches
 
@@ -75,7 +75,7 @@ def measure_kernels(
 def rooflines(typical: Sequence[Mapping[Work, float]], num_devices: int) -> list[Roofline]:
     """A roofline for each device, from the typical seconds of kernels on the first of them.
 
-    One for all where all are about as fast; the middle one for devices that were not measured.
+    One for all where all are about as fast; the median one for devices that were not measured.
     """
     works = dict.fromkeys(work for each in typical for work in each)
     middle = {w: float(np.median([each[w] for each in typical if w in each])) for w in works}

@@ -21,8 +21,8 @@ from doppler.topology.topology import Link, Topology
 SIZES = tuple(64 * 1024 * 4**i for i in range(7))  # 64 KB to 256 MB
 LONGEST_S = 0.25  # of a single copy: larger ones are left out
 ENOUGH_S, ENOUGH_TOGETHER_S = 0.03, 0.1  # of copies of one size; of a pattern
-SAME_SPEED = 0.25  # pairs whose bandwidths are no further from the middle are alike
-MOST_PAIRS = 56  # that are measured alone: all of 8 devices
+SAME_SPEED = 0.25  # share by which bandwidths of equal pairs may differ from the median
+MAX_PAIRS = 56  # that are measured alone: all of 8 devices
 ENOUGH_PAIRS = 6  # where all share one link
 AT_A_TIME = (2, 3, 4, 6, IN_FLIGHT)  # copies under way in patterns
 MEMORY_SHARE = 1 / 16  # of a device, for one buffer
@@ -36,7 +36,7 @@ SHARINGS: dict[str, Callable[[Pair], Hashable]] = {  # pairs with the same key s
 
 
 class Throughput(NamedTuple):
-    """What copies between pairs of devices, all at the same time, reached together."""
+    """The total throughput of simultaneous copies between pairs of devices."""
 
     pairs: tuple[Pair, ...]  # one copy at a time for each
     bytes_per_s: float
@@ -64,7 +64,7 @@ class LinksFound:
 def measure_links(
     bench: Bench, seconds: float, samples: list[Sample], *, shared: bool = False
 ) -> LinksFound:
-    """The links that explain what copies take alone, and together, best.
+    """The links that best explain the durations of single and of simultaneous copies.
 
     `shared` says that all pairs share one link for sure.
     """
@@ -74,7 +74,7 @@ def measure_links(
     for way, link in enumerate(topology.links):
         pairs: list[Pair] = [(a, b) for a, b in np.argwhere(topology.route == way).tolist()]
         left_s = (until - monotonic()) / (topology.num_links - way)
-        some = _spread(pairs, ENOUGH_PAIRS if shared else MOST_PAIRS)
+        some = _spread(pairs, ENOUGH_PAIRS if shared else MAX_PAIRS)
         lone = _alone(bench, some, left_s / 2, samples)
         fits = {pair: fit_link(link, _relative(by_size)) for pair, by_size in lone.items()}
         speed = relative_speeds(fits)
@@ -102,10 +102,11 @@ def fit_sharing(
     A link has a number of lanes, and each carries one transfer at full speed. Of models that are
     equally good, the one with the fewest lanes, then the one with the most links.
     """
-    most = max(max(Counter(each.pairs).values()) for each in seen)
-    most = max(most, max(len(each.pairs) for each in seen) if "all" in sharings else most)
+    lanes_seen = max(max(Counter(each.pairs).values()) for each in seen)
+    if "all" in sharings:
+        lanes_seen = max(lanes_seen, *(len(each.pairs) for each in seen))
     found = []
-    for lanes in range(1, min(most, IN_FLIGHT) + 1):
+    for lanes in range(1, min(lanes_seen, IN_FLIGHT) + 1):
         for by in sharings:
             flow = [_flow(each.pairs, by, lanes, speed) for each in seen]
             ratio = [log(e.bytes_per_s / f) for e, f in zip(seen, flow, strict=True)]
@@ -150,7 +151,7 @@ def _fitted(
     speed: Mapping[Pair, float],
     probe_bytes: int,
 ) -> Link:
-    """The latency of copies alone, and the bandwidth that explains copies together."""
+    """The latency of single copies, and the bandwidth that explains simultaneous ones."""
     alike = not speed  # then every pair says something about all
     known = [fits[pair] for pair in (fits if alike else served) if pair in fits]
     known = known or list(fits.values())
@@ -196,7 +197,7 @@ def _together(
     all_patterns = patterns(pairs)
     took = 0.0
     for number, (name, chosen) in enumerate(all_patterns):
-        report("measuring links together", number, len(all_patterns))
+        report("measuring simultaneous copies", number, len(all_patterns))
         if len(seen) >= 2 and monotonic() > until:
             break
         done = bench.copies(chosen, size, _rounds(took * len(chosen), ENOUGH_TOGETHER_S))
@@ -206,14 +207,14 @@ def _together(
         samples.append(
             Sample("copies", name, f"{len(chosen)} pairs", size, size * len(chosen) / rate)
         )
-    report("measuring links together", len(all_patterns), len(all_patterns))
+    report("measuring simultaneous copies", len(all_patterns), len(all_patterns))
     return seen
 
 
 def patterns(pairs: Sequence[Pair]) -> list[tuple[str, list[Pair]]]:
     """Copies to make at the same time: over one pair, from or to one device, and far apart.
 
-    Those that tell most come first.
+    The most informative come first.
     """
     a, b = pairs[0]
     apart = _apart(pairs)
@@ -265,7 +266,7 @@ def _relative(by_size: Mapping[float, FloatArray]) -> dict[float, Samples]:
 
 
 def _rounds(took_s: float, enough_s: float) -> int:
-    """How often to repeat what takes so long."""
+    """How often to repeat a measurement of that duration."""
     return int(np.clip(enough_s / max(took_s, 1e-9), 3, 20))
 
 

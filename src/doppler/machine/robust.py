@@ -9,7 +9,7 @@ from doppler.base.arrays import BoolArray, FloatArray
 
 STALL = 4.0  # times the median from which a sample is a stall
 FEWEST = 5  # samples that can differ from others
-MOST_POINTS = 64  # that a line is drawn through
+MAX_POINTS = 64  # that a line is drawn through
 SIGMAS, LEAST = 3.0, 0.02  # standard errors and share by which means must differ
 
 
@@ -28,7 +28,7 @@ def equal(seconds: Sequence[float] | FloatArray) -> Samples:
 def typical_s(samples: Sequence[float] | FloatArray, weight: FloatArray | None = None) -> float:
     """The weighted mean of some samples but for stalls.
 
-    Not their middle: durations are skewed to the right, and what keeps a device or a link busy is
+    Not their median: durations are skewed to the right, and what keeps a device or a link busy is
     the sum of their means.
     """
     took = np.asarray(samples, np.float64)
@@ -52,7 +52,7 @@ def _no_stalls(took: FloatArray, weight: FloatArray) -> BoolArray:
 
 
 def _effective(weight: FloatArray) -> float:
-    """How many samples of the same weight would tell as much."""
+    """The effective number of samples."""
     return float(weight.sum() ** 2 / (weight @ weight)) if len(weight) else 0.0
 
 
@@ -70,7 +70,7 @@ def least_absolute_line(x: FloatArray, y: FloatArray, weight: FloatArray) -> tup
     It goes through two of the points, so all pairs are tried; of those that weigh most, if there
     are many.
     """
-    points = np.argsort(-weight * y, kind="stable")[:MOST_POINTS]
+    points = np.argsort(-weight * y, kind="stable")[:MAX_POINTS]
     a, b = points[np.array(np.triu_indices(len(points), 1))]
     slope = (y[b] - y[a]) / (x[b] - x[a])  # all x are different
     intercept = y[a] - slope * x[a]

@@ -312,7 +312,7 @@ def _heuristics(problem: Problem, seed: int, count: int) -> Iterator[tuple[str, 
 def _searched(
     problem: Problem, starts: Sequence[IntArray], count: int, seed: int
 ) -> Iterator[tuple[str, IntArray]]:
-    """Where longer and longer searches come to, from random assignments and from good ones."""
+    """The results of longer and longer searches, from random assignments and from good ones."""
     graph, rng = problem.graph, np.random.default_rng([seed, 1])
     for i, evaluations in enumerate(np.geomspace(30, EVALUATIONS, count).astype(int).tolist()):
         report("searching for assignments", i, count)

@@ -11,14 +11,13 @@ from doppler.placers.bounds.lower import (
 )
 from doppler.placers.comparison import ComparisonRow, compare
 from doppler.placers.registry import make_placer, place, placer_names
-from doppler.placers.solution import Answer, ask
+from doppler.placers.solution import Solution, solve
 
 __all__ = [
-    "Answer",
     "ComparisonRow",
     "LowerBounds",
     "Placer",
-    "ask",
+    "Solution",
     "bounds_of",
     "compare",
     "gap",
@@ -29,4 +28,5 @@ __all__ = [
     "placer_names",
     "proven_bound_s",
     "searches",
+    "solve",
 ]

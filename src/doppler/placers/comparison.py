@@ -21,7 +21,7 @@ from doppler.placers.base import Placer, checked_budget, cores, searches
 from doppler.placers.bounds.lower import bounds_of, gap
 from doppler.placers.own import check_placer
 from doppler.placers.registry import make_placer, placer_names
-from doppler.placers.solution import ask
+from doppler.placers.solution import solve
 from doppler.placers.warm_up import warm_up_search
 from doppler.problem import Problem
 from doppler.resolve import as_problem
@@ -49,7 +49,7 @@ class CompareConfig:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonRow:
-    """What one placer came to.
+    """The result of one placer.
 
     >>> import doppler as dp
     >>> graph = dp.shard(dp.programs.chainmm(size=64), parts=2)
@@ -182,9 +182,9 @@ def _row(
         if isinstance(placer, str):
             placer = make_placer(placer)
         budget_s = config.budget_s if searches(placer) else None
-        answer = ask(placer, problem, seed=config.seed, budget_s=budget_s)
+        solution = solve(placer, problem, seed=config.seed, budget_s=budget_s)
         took = clock() - began
-        assignment, bound = answer.assignment, max(bound, answer.bound_s)
+        assignment, bound = solution.assignment, max(bound, solution.bound_s)
         graph = problem.graph
         trace = Simulator(problem).run(graph, assignment)
         noisy = Simulator(problem, SimConfig(noise=config.noise))

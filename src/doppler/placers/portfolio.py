@@ -19,7 +19,7 @@ from doppler.placers.learned.doppler import DopplerPlacer
 from doppler.placers.own import describe
 from doppler.placers.registry import make_placer
 from doppler.placers.search.annealing import INSTANT, SearchConfig, search
-from doppler.placers.solution import Answer, Member, answer_of
+from doppler.placers.solution import Member, Solution, solution_of
 from doppler.placers.warm_up import warm_up, warm_up_search
 from doppler.policies.arrays.checkpoint import has_shipped_policy
 from doppler.problem import Problem
@@ -30,10 +30,10 @@ SEARCH = "annealing"
 MEMORY_AWARE = ("m-etf",)  # where memory has no limit it is `etf`
 EXACT = "cp-sat"
 LEARNED_SHARE = 0.25  # of the budget, in which the policy is sampled
-INSTANT_SHARE = 0.5  # of the budget, after which no more heuristics are asked: search has the rest
+INSTANT_SHARE = 0.5  # of the budget, for the heuristics; search has the rest
 EXACT_VERTICES = 30  # up to which an exact solver often ends in seconds
 EXACT_SHARE = 0.5  # of the time left; the rest is for search
-EXACT_MOST_S = 3600.0  # however long the budget is
+EXACT_MAX_S = 3600.0  # however long the budget is
 
 
 class AutoPlacer(Shown):
@@ -56,8 +56,8 @@ class AutoPlacer(Shown):
         instant: tuple[str, ...] | None = None,
         learned: DopplerPlacer | None = None,
     ) -> None:
-        """`instant` names heuristics to begin with; without them, all that are instant. No more of
-        them are asked once half of the time is spent and something runs.
+        """`instant` names the heuristics to begin with; the default is all instant ones. No further
+        one runs once half of the time is spent and an assignment that runs was found.
 
         `evaluations` bounds the search instead of seconds, so that runs repeat.
 
@@ -80,10 +80,10 @@ class AutoPlacer(Shown):
         self, problem: Problem, *, seed: int = 0, budget_s: float | None = None
     ) -> Assignment:
         """The best assignment any member finds."""
-        return self.answer(problem, seed=seed, budget_s=budget_s).assignment
+        return self.solve(problem, seed=seed, budget_s=budget_s).assignment
 
-    def answer(self, problem: Problem, *, seed: int = 0, budget_s: float | None = None) -> Answer:
-        """The best assignment, who found it, and the best lower bound."""
+    def solve(self, problem: Problem, *, seed: int = 0, budget_s: float | None = None) -> Solution:
+        """The best assignment, the member that found it, and the best lower bound."""
         if self.learned is None:
             warm_up_search()
         else:
@@ -100,7 +100,7 @@ class AutoPlacer(Shown):
             portfolio.interrupted = True
         best = portfolio.best()
         winner = best.assignment
-        return Answer(
+        return Solution(
             assign(self, problem, winner.devices, order=winner.order),
             won=best.member.name,
             bound_s=portfolio.bound_s,
@@ -113,21 +113,21 @@ class AutoPlacer(Shown):
         end, repeatable = portfolio.began + seconds, evaluations is not None
         if self.learned is not None:
             has_limit = repeatable or self.learned.seconds is not None
-            portfolio.ask(self.learned, None if has_limit else LEARNED_SHARE * seconds)
+            portfolio.run(self.learned, None if has_limit else LEARNED_SHARE * seconds)
         topology = portfolio.problem.topology
         instant = _instant(topology) if self.instant is None else self.instant
         enough = end - (1 - INSTANT_SHARE) * seconds
         for name in track(instant, "heuristics"):
             if monotonic() > enough and portfolio.found_one() and not repeatable:
                 break
-            portfolio.ask(make_placer(name))
+            portfolio.run(make_placer(name))
         if not portfolio.found:
             raise DopplerError(
                 "no placer found an assignment", hint=portfolio.members[0].error or None
             )
         left = seconds if repeatable else end - monotonic()
         if left > 0 and portfolio.is_small() and not portfolio.is_done():
-            portfolio.solve(min(EXACT_SHARE * left, EXACT_MOST_S), repeatable=repeatable)
+            portfolio.solve_exactly(min(EXACT_SHARE * left, EXACT_MAX_S), repeatable=repeatable)
         left = end - monotonic()
         if (left > 0 or repeatable) and not portfolio.is_done():
             portfolio.search(max(left, 1e-3), evaluations)
@@ -141,7 +141,7 @@ def _instant(topology: Topology) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """An assignment and what its member came to."""
+    """An assignment and the result of the member that found it."""
 
     member: Member
     assignment: Assignment
@@ -166,32 +166,32 @@ class _Portfolio:
         return bool(self.found) and isfinite(self.best().member.makespan_s)
 
     def is_done(self) -> bool:
-        """Whether there is no use in going on."""
+        """Whether nothing better can be found, or Ctrl-C was pressed."""
         return self.interrupted or is_optimal(self.best().member.makespan_s, self.bound_s)
 
     def is_small(self) -> bool:
-        """Whether an exact solver is there and may come to an end."""
+        """Whether an exact solver is installed and the graph is small enough for it."""
         size = len(self.problem.graph.assigned)
         return size <= EXACT_VERTICES and find_spec("ortools") is not None
 
-    def ask(self, placer: Placer, budget_s: float | None = None) -> None:
-        """Add what a placer makes of the problem; raises `Interrupted` if Ctrl-C ended it."""
+    def run(self, placer: Placer, budget_s: float | None = None) -> None:
+        """Add the assignment a placer makes; raises `Interrupted` if Ctrl-C ended it."""
         with self._member(placer.name) as began:
-            answer = answer_of(placer, self.problem, seed=self.seed, budget_s=budget_s)
-            self._add(placer.name, answer.assignment, began)
-            if answer.interrupted:
+            solution = solution_of(placer, self.problem, seed=self.seed, budget_s=budget_s)
+            self._add(placer.name, solution.assignment, began)
+            if solution.interrupted:
                 raise Interrupted
 
-    def solve(self, seconds: float, *, repeatable: bool) -> None:
+    def solve_exactly(self, seconds: float, *, repeatable: bool) -> None:
         """Add what the exact solver finds, and take over its bound."""
         from doppler.placers.exact.placer import ExactPlacer
 
         with self._member(EXACT) as began:
             solver, first = ExactPlacer(seconds, repeatable=repeatable), self.best().assignment
-            answer = solver.answer(self.problem, seed=self.seed, first=first)
-            self.bound_s = max(self.bound_s, answer.bound_s)
-            self.interrupted = answer.interrupted
-            self._add(EXACT, answer.assignment, began)
+            solution = solver.solve(self.problem, seed=self.seed, first=first)
+            self.bound_s = max(self.bound_s, solution.bound_s)
+            self.interrupted = solution.interrupted
+            self._add(EXACT, solution.assignment, began)
 
     def search(self, seconds: float, evaluations: int | None) -> None:
         """Add what search finds from the best so far."""
@@ -206,7 +206,7 @@ class _Portfolio:
 
     @contextmanager
     def _member(self, name: str) -> Iterator[float]:
-        """When a member began; if it fails, that is noted, and the others go on."""
+        """The time at which a member began; its failure is recorded, and the others continue."""
         began = monotonic()
         try:
             yield began

@@ -15,7 +15,7 @@ from doppler.placers.own import (
     load_placer,
     package_of,
 )
-from doppler.placers.solution import ask
+from doppler.placers.solution import solve
 from doppler.policies.arrays.checkpoint import has_shipped_policy
 from doppler.resolve import as_problem
 from doppler.topology.topology import Topology
@@ -48,7 +48,7 @@ _LEARNED = {  # those that take a policy: `name:run`, or `name:checkpoint`; or t
     "auto": "doppler.placers.portfolio:AutoPlacer",
     "doppler": "doppler.placers.learned.doppler:DopplerPlacer",
 }
-_BASELINES = {  # the same, but none is shipped for them
+_RIVALS = {  # the same, but none is shipped for them
     "gdp": "doppler.placers.learned.rivals:GdpPlacer",
     "placeto": "doppler.placers.learned.rivals:PlacetoPlacer",
     "placeto-pretrain": "doppler.placers.learned.rivals:PlacetoPlacer",
@@ -67,7 +67,7 @@ def placer_names() -> list[str]:
 def learned_names() -> dict[str, str]:
     """The names of those that place by a policy alone, and the first line of what they are."""
     found = {}
-    for name, where in sorted((_LEARNED | _BASELINES).items()):
+    for name, where in sorted((_LEARNED | _RIVALS).items()):
         if name not in _PLACERS:
             module, _, cls = where.partition(":")
             found[name] = str(getattr(import_module(module), cls).__doc__).splitlines()[0]
@@ -140,19 +140,19 @@ def place(
     if isinstance(placer, str):
         placer = make_placer(placer)
     problem = as_problem(graph, topology, cost_model)
-    return ask(placer, problem, seed=seed, budget_s=budget_s).assignment
+    return solve(placer, problem, seed=seed, budget_s=budget_s).assignment
 
 
 def _names() -> list[str]:
-    return sorted(_PLACERS | _LEARNED | _BASELINES)
+    return sorted(_PLACERS | _LEARNED | _RIVALS)
 
 
 def _built_in(name: str, path: str | None) -> Placer:
     """The placer of that name, with the policy at `path` if there is one."""
-    takes_policy = _LEARNED | _BASELINES
+    takes_policy = _LEARNED | _RIVALS
     if path is not None and name not in takes_policy:
         raise _takes_no_run(name, path)
-    if (path is None and name in _BASELINES) or path == "":
+    if (path is None and name in _RIVALS) or path == "":
         raise ConfigError(f"placer `{name}` needs a policy", hint=f"as in `{name}:runs/x`")
     module, _, cls = (takes_policy | _PLACERS)[name].partition(":")
     kind = getattr(import_module(module), cls)
@@ -161,7 +161,7 @@ def _built_in(name: str, path: str | None) -> Placer:
 
 
 def _takes_no_run(name: str, path: str) -> ConfigError:
-    takers = ", ".join(sorted(_LEARNED | _BASELINES))
+    takers = ", ".join(sorted(_LEARNED | _RIVALS))
     return ConfigError(
         f"placer `{name}` takes no run, but is given `{path}`",
         hint=f"write `{name}`; placers that take a run: {takers}",

@@ -1,4 +1,4 @@
-"""Answer: the assignment a placer came to, checked to run, and what it proved on the way."""
+"""Solution: an assignment, the placer that found it, and the best lower bound it proved."""
 
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
@@ -18,7 +18,7 @@ PLANNERS = ("m-etf", "m-sct")  # with room for all tensors
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """What one member of a portfolio came to."""
+    """The result of one member of a portfolio."""
 
     name: str
     makespan_s: float  # infinity where it failed, or its assignment runs out of memory
@@ -27,8 +27,8 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """An assignment, and what is known about it."""
+class Solution:
+    """An assignment, the placer that found it and the best lower bound it proved."""
 
     assignment: Assignment
     won: str  # the placer that found it
@@ -39,7 +39,7 @@ class Answer:
     def __repr__(self) -> str:
         bound = f", no makespan is below {number(self.bound_s)} s" if self.bound_s else ""
         placed = int((self.assignment.devices >= 0).sum())
-        return f"<Answer of {brief(self.won)}: {placed} vertices placed{bound}>"
+        return f"<Solution of {brief(self.won)}: {placed} vertices placed{bound}>"
 
     def _repr_html_(self) -> str:
         columns = ("placer", "makespan s", "planned s", "error")
@@ -48,66 +48,66 @@ class Answer:
 
 
 @runtime_checkable
-class Answering(Protocol):
-    """A placer that knows more than its assignment."""
+class Solver(Protocol):
+    """A placer that returns a whole `Solution`."""
 
-    def answer(self, problem: Problem, *, seed: int = 0, budget_s: float | None = None) -> Answer:
-        """The assignment, who found it and what is proven."""
+    def solve(self, problem: Problem, *, seed: int = 0, budget_s: float | None = None) -> Solution:
+        """The assignment, the placer that found it and the best lower bound."""
         ...
 
 
-def ask(
+def solve(
     placer: Placer, problem: Problem, *, seed: int = 0, budget_s: float | None = None
-) -> Answer:
-    """What a placer answers, checked: an error that names the placer where it is not right.
+) -> Solution:
+    """The placer's solution of a problem, checked; errors name the placer.
 
-    Assignments that do not fit are refused rather than mended: what a placer is credited with
-    is its own. To search for one that fits is what `auto` does. Only an assignment that does not
-    say who made it, and for what, is made to say so.
+    An assignment that does not fit is an error and is not repaired, so that a placer is credited
+    with its own work only; `auto` searches for one that fits. Missing names of the placer, the
+    graph and the topology are filled in.
     """
     check_placer(placer)
     if budget_s is not None:
         budget_s = checked_budget(budget_s)
     try:
-        answer = answer_of(placer, problem, seed=seed, budget_s=budget_s)
+        solution = solution_of(placer, problem, seed=seed, budget_s=budget_s)
     except (DopplerError, MemoryError):
         raise
     except Exception as error:
         raise PlacerError(
             f"placer `{placer.name}` failed: {describe(error)}", hint="`dop --debug …` shows where"
         ) from error
-    answer = _checked(placer, answer, problem)
+    solution = _checked(placer, solution, problem)
     if may_run_out(problem):
         try:
-            Simulator(problem).run(problem.graph, answer.assignment, seed)
+            Simulator(problem).run(problem.graph, solution.assignment, seed)
         except OutOfMemoryError as error:
             hint = _memory_hint(placer.name, problem)
             raise OutOfMemoryError(error.message, hint=hint) from None
-    return _with_proof(answer, problem)
+    return _with_proof(solution, problem)
 
 
-def answer_of(
+def solution_of(
     placer: Placer, problem: Problem, *, seed: int = 0, budget_s: float | None = None
-) -> Answer:
-    """What a placer answers, unchecked."""
-    if isinstance(placer, Answering):
-        return placer.answer(problem, seed=seed, budget_s=budget_s)
-    return Answer(placer.place(problem, seed=seed, budget_s=budget_s), placer.name)
+) -> Solution:
+    """What a placer finds, unchecked."""
+    if isinstance(placer, Solver):
+        return placer.solve(problem, seed=seed, budget_s=budget_s)
+    return Solution(placer.place(problem, seed=seed, budget_s=budget_s), placer.name)
 
 
-def _with_proof(answer: Answer, problem: Problem) -> Answer:
-    """The answer, whose assignment carries the bound that was proven, and for what."""
-    if not answer.bound_s:
-        return answer
-    assignment = replace(answer.assignment, bound_s=answer.bound_s, problem=problem.digest())
-    return replace(answer, assignment=assignment)
+def _with_proof(solution: Solution, problem: Problem) -> Solution:
+    """The solution with its lower bound, and the problem it holds for, in the assignment."""
+    if not solution.bound_s:
+        return solution
+    assignment = replace(solution.assignment, bound_s=solution.bound_s, problem=problem.digest())
+    return replace(solution, assignment=assignment)
 
 
-def _checked(placer: Placer, answer: Answer, problem: Problem) -> Answer:
-    """The answer, if it holds an assignment of this graph to this topology."""
-    if not isinstance(answer, Answer):
-        raise _returned(placer, answer, "an Answer from `answer`")
-    assignment = answer.assignment
+def _checked(placer: Placer, solution: Solution, problem: Problem) -> Solution:
+    """The solution, if its assignment is one of this graph to this topology."""
+    if not isinstance(solution, Solution):
+        raise _returned(placer, solution, "a Solution from `solve`")
+    assignment = solution.assignment
     if not isinstance(assignment, Assignment):
         raise _returned(placer, assignment, "an Assignment")
     try:
@@ -119,8 +119,8 @@ def _checked(placer: Placer, answer: Answer, problem: Problem) -> Answer:
         ) from None
     if not (assignment.placer and assignment.topology and assignment.graph):
         signed = assign(placer, problem, assignment.devices, order=assignment.order)
-        answer = replace(answer, assignment=signed)
-    return answer
+        solution = replace(solution, assignment=signed)
+    return solution
 
 
 def _returned(placer: Placer, value: object, wanted: str) -> AssignmentError:

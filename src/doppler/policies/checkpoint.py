@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
@@ -16,7 +16,6 @@ from doppler.base.files import is_pipe, source_name
 from doppler.base.writing import write_bytes
 from doppler.errors import CheckpointError
 from doppler.mdp.features import FEATURE_VERSION
-from doppler.policies.arrays import tensor_file
 from doppler.policies.arrays.checkpoint import (
     FORMAT,
     VERSION,
@@ -32,6 +31,7 @@ from doppler.policies.arrays.checkpoint import checked_metadata as checked_metad
 from doppler.policies.arrays.checkpoint import json_object as json_object
 from doppler.policies.arrays.checkpoint import read_provenance as read_provenance
 from doppler.policies.arrays.policy import ArrayPolicy
+from doppler.policies.arrays.tensor_file import read_tensor_file, reading
 from doppler.policies.configs import CONFIGS, AnyConfig, largest, max_layers
 from doppler.policies.dual import DualPolicy
 from doppler.policies.kinds import empty_policy
@@ -39,7 +39,7 @@ from doppler.policies.trainable import TrainablePolicy
 
 
 def save_policy(policy: TrainablePolicy, path: str | Path, provenance: Mapping[str, Any]) -> None:
-    """Write a policy, whole or not at all, with JSON values that tell how it came about."""
+    """Write a policy, whole or not at all, with its provenance as JSON values."""
     path = Path(path)
     tensors = {k: t.detach().cpu().contiguous() for k, t in policy.state_dict().items()}
     check_finite(tensors, f"the policy for `{path}`")
@@ -57,7 +57,7 @@ def save_policy(policy: TrainablePolicy, path: str | Path, provenance: Mapping[s
         "config": json.dumps(asdict(policy.config)),
         "provenance": history,
     }
-    if policy.kind != DualPolicy.kind:  # which no file named before there were others
+    if policy.kind != DualPolicy.kind:  # the default, which files leave out
         metadata["kind"] = policy.kind
     write_tensors(path, tensors, metadata)
 
@@ -70,22 +70,22 @@ def load_policy(path: str | Path, device: str = "cpu") -> DualPolicy:
 def load_any(path: str | Path, device: str = "cpu") -> TrainablePolicy:
     """The policy in a checkpoint, of whatever kind, on a torch device."""
     path = Path(path)
-    with tensor_file.opened(path) as file:
-        metadata = checked_metadata(file, path)
-        if (kind := kind_of(metadata)) == DualPolicy.kind:
-            return load_policy(path, device)
-        if kind not in CONFIGS:
-            raise CheckpointError(
-                f"`{path}` holds a policy of unknown kind {kind!r}",
-                hint="a newer version of doppler may have written it",
-            )
-        config: AnyConfig = config_of(metadata, CONFIGS[kind], path)
-        if max_layers(config) > len(file.entries) or largest(config) > num_bytes(file):
-            raise too_few_weights(config, path)
-        with torch.device("meta"):
-            policy = empty_policy(config)
-        shapes = {name: tuple(tensor.shape) for name, tensor in policy.state_dict().items()}
-        arrays = read_tensors(file, shapes, path)
+    file = read_tensor_file(path)
+    metadata = checked_metadata(file, path)
+    if (kind := kind_of(metadata)) == DualPolicy.kind:
+        return load_policy(path, device)
+    if kind not in CONFIGS:
+        raise CheckpointError(
+            f"`{path}` holds a policy of unknown kind {kind!r}",
+            hint="a newer version of doppler may have written it",
+        )
+    config: AnyConfig = config_of(metadata, CONFIGS[kind], path)
+    if max_layers(config) > len(file.entries) or largest(config) > num_bytes(file):
+        raise too_few_weights(config, path)
+    with torch.device("meta"):
+        policy = empty_policy(config)
+    shapes = {name: tuple(tensor.shape) for name, tensor in policy.state_dict().items()}
+    arrays = read_tensors(file, shapes, path)
     tensors = {name: torch.tensor(array) for name, array in arrays.items()}
     policy.load_state_dict(tensors, assign=True)
     return policy.to(device)
@@ -121,7 +121,7 @@ def opened(path: Path) -> Iterator[Any]:
             f"{source_name(path)} is a pipe, and this checkpoint is read more than once",
             hint="write it to a file first",
         )
-    with tensor_file.reading(path, SafetensorError), safe_open(path, framework="pt") as file:
+    with reading(path), safe_open(path, framework="pt") as file:
         yield file
 
 

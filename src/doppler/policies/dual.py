@@ -13,7 +13,7 @@ from doppler.policies.arrays.config import NUM_STATE_COLUMNS, NUM_VERTEX_COLUMNS
 from doppler.policies.arrays.config import PolicyConfig as PolicyConfig
 from doppler.policies.inputs import Inputs
 from doppler.policies.mpnn import Encoder
-from doppler.policies.plc import Parts, Place
+from doppler.policies.plc import FirstLayer, Place
 from doppler.policies.sel import Select
 from doppler.policies.threads import one_thread
 from doppler.policies.trainable import TrainablePolicy
@@ -27,7 +27,7 @@ class Scores:
     """A policy on one graph: all that one pass of message passing gives."""
 
     select: Tensor  # (n,) SEL's scores
-    place: Parts
+    place: FirstLayer
 
 
 class DualPolicy(TrainablePolicy):
@@ -51,7 +51,7 @@ class DualPolicy(TrainablePolicy):
     def forward(self, inputs: Inputs) -> Scores:
         """One pass of message passing: enough for whole episodes (Sec. 4.3)."""
         h, z = self.encoder(inputs), self.features(inputs.vertices)
-        return Scores(self.select(h, z, inputs), self.place.parts(h, z, inputs.share))
+        return Scores(self.select(h, z, inputs), self.place.first_layer(h, z, inputs.share))
 
     def scores(self, inputs: Inputs) -> Scores:
         """The same, for acting only."""

@@ -13,7 +13,7 @@ CHUNK = 8192
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class FirstLayer:
     """PLC's first layer on one graph, multiplied out for every vertex."""
 
     vertex: Tensor  # (n, H) of the vertex that is to be placed
@@ -45,11 +45,13 @@ class Place(nn.Module):
         self.hidden = nn.Linear(width, width // 2)
         self.out = nn.Linear(width // 2, 1, bias=False)
 
-    def parts(self, h: Tensor, z: Tensor, share: float) -> Parts:
+    def first_layer(self, h: Tensor, z: Tensor, share: float) -> FirstLayer:
         """The first layer's static parts from (n, H) embeddings and features; `share` is D / n."""
-        return Parts(self.vertex(torch.cat([h, z], dim=1)), self.placed(h) * share)
+        return FirstLayer(self.vertex(torch.cat([h, z], dim=1)), self.placed(h) * share)
 
-    def forward(self, parts: Parts, order: Tensor, devices: Tensor, features: Tensor) -> Tensor:
+    def forward(
+        self, parts: FirstLayer, order: Tensor, devices: Tensor, features: Tensor
+    ) -> Tensor:
         """(B, n, D) logits at every step of B episodes.
 
         `order` is (B, n) the vertices as they were selected, `devices` (B, n) where each of them
@@ -61,14 +63,16 @@ class Place(nn.Module):
         chunks = zip(*(torch.split(t, rows) for t in (order, devices, features)), strict=True)
         return torch.cat([self._logits(parts, *chunk) for chunk in chunks])
 
-    def _logits(self, parts: Parts, order: Tensor, devices: Tensor, features: Tensor) -> Tensor:
+    def _logits(
+        self, parts: FirstLayer, order: Tensor, devices: Tensor, features: Tensor
+    ) -> Tensor:
         went = one_hot(devices, features.shape[2]).to(features.dtype)  # (B, n, D)
         added = went.unsqueeze(3) * parts.placed[order].unsqueeze(2)  # (B, n, D, H)
         before = added.cumsum(1) - added
         return self.logits(parts.vertex[order], before, features)
 
     def logits(self, vertex: Tensor, placed: Tensor, features: Tensor) -> Tensor:
-        """(…, D) logits from (…, H) and (…, D, H) sums of both `Parts`, and (…, D, 15)."""
+        """(…, D) logits from (…, H) and (…, D, H) sums of `FirstLayer`, and (…, D, 15)."""
         layer = placed + vertex.unsqueeze(-2) + self.feature(features[..., self.columns])
         logits: Tensor = self.out(leaky_relu(self.hidden(leaky_relu(layer))))
         overfull = features[..., OVERFULL]

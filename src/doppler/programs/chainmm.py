@@ -1,7 +1,7 @@
 """Chain of matrix products (App. D.1)."""
 
 from doppler.programs.program import Program
-from doppler.programs.tensor import ProgramBuilder
+from doppler.programs.program_builder import ProgramBuilder
 
 
 def chainmm(*, size: int = 10_000, dtype: str = "float16") -> Program:

@@ -1,8 +1,9 @@
 """Feed-forward networks (App. D.2)."""
 
 from doppler.errors import ConfigError
+from doppler.programs.functions import relu, softmax
 from doppler.programs.program import Program
-from doppler.programs.tensor import ProgramBuilder, relu, softmax
+from doppler.programs.program_builder import ProgramBuilder
 
 
 def ffnn(

@@ -1,17 +1,10 @@
 """Transformers: the paper's Llama block and layer (App. D.3), stacks of them, attention alone."""
 
 from doppler.errors import ConfigError
+from doppler.programs.functions import softmax, to_complex, to_real
 from doppler.programs.program import Program
-from doppler.programs.tensor import (
-    ProgramBuilder,
-    Tensor,
-    binary,
-    einsum,
-    softmax,
-    to_complex,
-    to_real,
-    unary,
-)
+from doppler.programs.program_builder import ProgramBuilder
+from doppler.programs.tensor import Tensor, binary, einsum, unary
 
 MASKED = -3e4  # what the causal mask adds: exp of it is 0 in float16
 

@@ -1,8 +1,10 @@
 """A mixture-of-experts layer with top-k routing, as a static program."""
 
 from doppler.errors import ConfigError
+from doppler.programs.functions import relu, softmax
 from doppler.programs.program import Program
-from doppler.programs.tensor import ProgramBuilder, Tensor, binary, relu, softmax
+from doppler.programs.program_builder import ProgramBuilder
+from doppler.programs.tensor import Tensor, binary
 
 
 def moe_layer(

@@ -1,122 +1,27 @@
-"""Tensors to write programs with: `h = relu(x @ w1 + b1)`."""
+"""Tensor: an operand of a program, and the operations on it: `x @ w1 + b1`."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import isfinite
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from doppler.base.arrays import unboxed
 from doppler.errors import ProgramError, UnknownNameError
 from doppler.graph.ops import OpKind
-from doppler.programs.program import REDUCTIONS, Axis, Op, Program, Read
+from doppler.programs.program import REDUCTIONS, Axis, Read
 
-DTYPES = ("float16", "float32", "float64", "complex64", "complex128")
-COMPLEX_OF = {"float32": "complex64", "float64": "complex128"}
-REAL_OF = {value: key for key, value in COMPLEX_OF.items()}
+if TYPE_CHECKING:
+    from doppler.programs.program_builder import ProgramBuilder
+
 
 Shape = tuple[int, ...]
-
-
-class ProgramBuilder:
-    """Collects the operations of a program.
-
-    >>> b = ProgramBuilder("ffnn")
-    >>> x, w = b.input("x", (8, 4)), b.input("w", (4, 2))
-    >>> b.build(relu(x @ w))
-    <Program 'ffnn': 4 ops (2 inputs)>
-    """
-
-    def __init__(self, name: str, *, dtype: str = "float32") -> None:
-        self.name = name
-        self.dtype = _check_dtype(dtype, "program")
-        self.ops: list[Op] = []
-        self._names: set[str] = set()
-
-    def input(self, name: str, shape: Sequence[int], *, dtype: str | None = None) -> "Tensor":
-        """A tensor that is given."""
-        return self.add(OpKind.INPUT, tuple(shape), dtype or self.dtype, (), name=name)
-
-    def fill(
-        self,
-        shape: Sequence[int],
-        value: float,
-        *,
-        above: float | None = None,
-        dtype: str | None = None,
-        name: str = "fill",
-    ) -> "Tensor":
-        """A tensor of one value; with `above`, that value above the diagonal of the last axes."""
-        if above is not None and len(shape) < 2:
-            raise ProgramError(f"`{name}`: shape {tuple(shape)} has no diagonal to be above")
-        attributes = {"value": _json_number(value, name)}
-        if above is not None:
-            attributes["above"] = _json_number(above, name)
-        return self.add(
-            OpKind.FILL, tuple(shape), dtype or self.dtype, (), name=name, attributes=attributes
-        )
-
-    def add(
-        self,
-        kind: OpKind,
-        shape: Shape,
-        dtype: str,
-        reads: Sequence[Read],
-        *,
-        name: str,
-        aggregated: Shape = (),
-        attributes: dict[str, Any] | None = None,
-    ) -> "Tensor":
-        """Add an operation; its name is made unique by a number."""
-        shape, aggregated = unboxed(shape), unboxed(aggregated)
-        if not all(isinstance(n, int) and n > 0 for n in shape):
-            raise ProgramError(f"`{name}`: shape {shape} must be whole numbers > 0")
-        self.ops.append(
-            Op(
-                name=self._unique(name),
-                kind=kind,
-                shape=shape,
-                dtype=_check_dtype(dtype, name),
-                join=shape + aggregated,
-                reads=tuple(reads),
-                attributes=attributes or {},
-            )
-        )
-        return Tensor(self, len(self.ops) - 1, tuple(range(len(shape))))
-
-    def rename(self, op: int, name: str) -> None:
-        """Give an operation another name."""
-        self._names.discard(self.ops[op].name)
-        self.ops[op] = replace(self.ops[op], name=self._unique(name))
-
-    def _unique(self, name: str) -> str:
-        unique, count = name, 1
-        while unique in self._names:
-            count += 1
-            unique = f"{name}.{count}"
-        self._names.add(unique)
-        return unique
-
-    def build(self, *outputs: "Tensor") -> Program:
-        """The program that computes these tensors."""
-        if not outputs:
-            raise ProgramError(f"program `{self.name}` has no outputs")
-        for output in outputs:
-            if output.builder is not self:
-                raise ProgramError(f"`{output.name}` is of another program than `{self.name}`")
-            if output.dims != tuple(range(len(output.dims))):
-                raise ProgramError(
-                    f"an output must be the result of an operation, not a view of `{output.name}`"
-                )
-        return Program(self.name, tuple(self.ops), tuple(output.op for output in outputs))
 
 
 class Tensor:
     """The result of an operation, or a transposed or broadcast view of it."""
 
-    def __init__(self, builder: ProgramBuilder, op: int, dims: tuple[int | None, ...]) -> None:
+    def __init__(self, builder: "ProgramBuilder", op: int, dims: tuple[int | None, ...]) -> None:
         self.builder = builder
         self.op = op
         self.dims = dims  # axis of the operation's output behind each axis; None: a new one
@@ -220,7 +125,7 @@ class Tensor:
     # Contractions and reductions.
 
     def __matmul__(self, other: "Tensor") -> "Tensor":
-        _check_tensor(other, "matmul")
+        check_tensor(other, "matmul")
         if len(self.dims) != 2 or len(other.dims) != 2:
             raise ProgramError(
                 f"`@` takes two matrices, not {self!r} and {other!r}",
@@ -246,7 +151,7 @@ class Tensor:
 
     def squeeze(self, axis: int, *, name: str = "squeeze") -> "Tensor":
         """Without an axis of size 1."""
-        axis = _axis(self, axis)
+        axis = axis_of(self, axis)
         if self.shape[axis] != 1:
             raise ProgramError(
                 f"`{name}`: axis {axis} of `{self.name}` has size {self.shape[axis]}"
@@ -272,13 +177,13 @@ def unary(
     """A function of every element."""
     if fn not in UNARY:
         raise UnknownNameError("function", fn, UNARY)
-    _check_tensor(x, name or fn)
-    numbers = {key: _json_number(value, name or fn) for key, value in options.items()}
+    check_tensor(x, name or fn)
+    numbers = {key: json_number(value, name or fn) for key, value in options.items()}
     return x.builder.add(
         OpKind.INPUT_ELEMWISE,
         x.shape,
         dtype or x.dtype,
-        [_read(x, range(len(x.dims)))],
+        [read_of(x, range(len(x.dims)))],
         name=name or fn,
         attributes={"fn": fn, **numbers},
     )
@@ -290,7 +195,7 @@ def binary(fn: str, a: Tensor, b: Tensor | float, *, name: str | None = None) ->
         raise UnknownNameError("function", fn, BINARY)
     if not isinstance(b, Tensor):
         return _with_number(fn, a, b, name or fn)
-    _check_pair(a, b, name or fn)
+    check_pair(a, b, name or fn)
     try:
         shape = tuple(int(n) for n in np.broadcast_shapes(a.shape, b.shape))
     except ValueError:
@@ -298,16 +203,16 @@ def binary(fn: str, a: Tensor, b: Tensor | float, *, name: str | None = None) ->
             f"`{name or fn}`: shapes {a.shape} of `{a.name}` and {b.shape} of `{b.name}` do not fit"
         ) from None
     straight = a.shape == b.shape
-    reads = [_read(t, range(len(shape) - len(t.dims), len(shape)), shape) for t in (a, b)]
+    reads = [read_of(t, range(len(shape) - len(t.dims), len(shape)), shape) for t in (a, b)]
     kind = OpKind.STRAIGHT_ELEMWISE if straight else OpKind.BCAST_ELEMWISE
     return a.builder.add(kind, shape, a.dtype, reads, name=name or fn, attributes={"fn": fn})
 
 
 def _with_number(fn: str, a: Tensor, b: float, name: str) -> Tensor:
     """A function of a tensor and a number, as one affine operation."""
-    _check_tensor(a, name)
+    check_tensor(a, name)
     if not isinstance(b, Real):
-        _check_tensor(b, name)
+        check_tensor(b, name)
     scale = {"add": 1.0, "sub": 1.0, "mul": b, "div": 1.0 / b if b else 0.0}
     if fn not in scale or (fn == "div" and not b):
         raise ProgramError(f"`{fn}` of `{a.name}` and the number {b}")
@@ -321,7 +226,7 @@ def einsum(subscripts: str, a: Tensor, b: Tensor, *, name: str = "einsum") -> Te
     terms = inputs.split(",")
     if not arrow or len(terms) != 2 or len(set(output)) != len(output):
         raise ProgramError(f"`{name}`: `{subscripts}` is not of the form ij,jk->ik")
-    _check_pair(a, b, name)
+    check_pair(a, b, name)
     sizes: dict[str, int] = {}
     for term, tensor in zip(terms, (a, b), strict=True):
         if len(term) != len(tensor.shape) or len(set(term)) != len(term):
@@ -341,7 +246,7 @@ def einsum(subscripts: str, a: Tensor, b: Tensor, *, name: str = "einsum") -> Te
             f"`{name}`: `{subscripts}` sums over no axis", hint="use * with broadcasting"
         )
     reads = [
-        _read(tensor, [position[letter] for letter in term])
+        read_of(tensor, [position[letter] for letter in term])
         for term, tensor in zip(terms, (a, b), strict=True)
     ]
     return a.builder.add(
@@ -358,7 +263,7 @@ def reduce(fn: str, x: Tensor, axes: Sequence[int], *, name: str | None = None) 
     """The maximum, minimum, sum or product over some axes."""
     if fn not in REDUCTIONS:
         raise UnknownNameError("reduction", fn, REDUCTIONS)
-    gone = sorted({_axis(x, axis) for axis in axes})
+    gone = sorted({axis_of(x, axis) for axis in axes})
     if not gone:
         raise ProgramError(f"`{name or fn}` of `{x.name}` names no axis to reduce")
     left = [a for a in range(len(x.dims)) if a not in gone]
@@ -367,75 +272,14 @@ def reduce(fn: str, x: Tensor, axes: Sequence[int], *, name: str | None = None) 
         REDUCTIONS[fn],
         tuple(x.shape[a] for a in left),
         x.dtype,
-        [_read(x, [position[a] for a in range(len(x.dims))])],
+        [read_of(x, [position[a] for a in range(len(x.dims))])],
         name=name or fn,
         aggregated=tuple(x.shape[a] for a in gone),
         attributes={"fn": fn},
     )
 
 
-def concat(tensors: Sequence[Tensor], axis: int, *, name: str = "concat") -> Tensor:
-    """The tensors one after the other along an axis."""
-    if not tensors:
-        raise ProgramError(f"`{name}` of no tensors")
-    first = tensors[0]
-    _check_tensor(first, name)
-    axis = _axis(first, axis)
-    for other in tensors:
-        _check_pair(first, other, name)
-        _check_no_view(other, name)
-        same = [n for i, n in enumerate(other.shape) if i != axis]
-        if same != [n for i, n in enumerate(first.shape) if i != axis]:
-            raise ProgramError(f"`{name}`: {other!r} does not fit {first!r} but for axis {axis}")
-    total = sum(t.shape[axis] for t in tensors)
-    shape = (*first.shape[:axis], total, *first.shape[axis + 1 :])
-    reads, begin = [], 0
-    for tensor in tensors:
-        size = tensor.shape[axis]
-        reads.append(_read(tensor, range(len(shape)), windows={axis: (begin, begin + size, 0)}))
-        begin += size
-    return first.builder.add(OpKind.SELECT, shape, first.dtype, reads, name=name)
-
-
-def to_complex(x: Tensor, *, name: str = "to_complex") -> Tensor:
-    """Pairs along the last axis as complex numbers."""
-    if x.dtype not in COMPLEX_OF or not x.shape or x.shape[-1] % 2:
-        raise ProgramError(
-            f"`{name}`: {x!r} has no pairs of {' or '.join(COMPLEX_OF)} along its last axis"
-        )
-    shape = (*x.shape[:-1], x.shape[-1] // 2)
-    read = _read(x, range(len(shape)), scale=(2, 1))
-    return x.builder.add(OpKind.COMPLEXER, shape, COMPLEX_OF[x.dtype], [read], name=name)
-
-
-def to_real(x: Tensor, *, name: str = "to_real") -> Tensor:
-    """Complex numbers as pairs along the last axis."""
-    if x.dtype not in REAL_OF or not x.dims or x.dims[-1] is None:
-        raise ProgramError(f"`{name}`: {x!r} has no complex numbers along its last axis")
-    shape = (*x.shape[:-1], x.shape[-1] * 2)
-    read = _read(x, range(len(shape)), scale=(1, 2))
-    return x.builder.add(OpKind.COMPLEXER, shape, REAL_OF[x.dtype], [read], name=name)
-
-
-def relu(x: Tensor, *, name: str = "relu") -> Tensor:
-    """max(x, 0)."""
-    return unary("relu", x, name=name)
-
-
-def exp(x: Tensor, *, name: str = "exp") -> Tensor:
-    """The exponential."""
-    return unary("exp", x, name=name)
-
-
-def softmax(x: Tensor, *, prefix: str = "") -> Tensor:
-    """Softmax over the last axis: max, subtract, exp, sum, divide."""
-    shifted = binary("sub", x, x.max(-1, name=f"{prefix}max")[..., None], name=f"{prefix}sub")
-    powers = exp(shifted, name=f"{prefix}exp")
-    total = powers.sum(-1, name=f"{prefix}sum")
-    return binary("div", powers, total[..., None], name=f"{prefix}div")
-
-
-def _read(
+def read_of(
     tensor: Tensor,
     joins: Sequence[int],
     shape: Shape | None = None,
@@ -463,7 +307,7 @@ def _read(
 
 
 def _select(x: Tensor, parts: list[Any]) -> Tensor:
-    _check_no_view(x, "select")
+    check_no_view(x, "select")
     windows, shape = {}, []
     for axis, (part, size) in enumerate(zip(parts, x.shape, strict=True)):
         if not isinstance(part, slice) or part.step not in (None, 1):
@@ -475,11 +319,12 @@ def _select(x: Tensor, parts: list[Any]) -> Tensor:
             )
         windows[axis] = (0, stop - start, start)
         shape.append(stop - start)
-    read = _read(x, range(len(shape)), windows=windows)
+    read = read_of(x, range(len(shape)), windows=windows)
     return x.builder.add(OpKind.SELECT, tuple(shape), x.dtype, [read], name="select")
 
 
-def _check_no_view(x: Tensor, name: str) -> None:
+def check_no_view(x: Tensor, name: str) -> None:
+    """Raise if a tensor is a transposed or broadcast view."""
     if x.dims != tuple(range(len(x.dims))):
         raise ProgramError(
             f"`{name}`: `{x.name}` is a transposed or broadcast view",
@@ -487,7 +332,8 @@ def _check_no_view(x: Tensor, name: str) -> None:
         )
 
 
-def _check_tensor(x: object, name: str) -> None:
+def check_tensor(x: object, name: str) -> None:
+    """Raise unless the operand of an operation is a tensor."""
     if not isinstance(x, Tensor):
         raise ProgramError(
             f"`{name}` of {x!r}, which is not a tensor of the program",
@@ -495,16 +341,17 @@ def _check_tensor(x: object, name: str) -> None:
         )
 
 
-def _json_number(value: float, name: str) -> float | str:
+def json_number(value: float, name: str) -> float | str:
     """The number, or `inf`, `-inf` or `nan` as a text: JSON, which attributes are, has no such."""
     if not isinstance(value, Real):
         raise ProgramError(f"`{name}`: {value!r} is not a real number")
     return float(value) if isfinite(value) else str(float(value))
 
 
-def _check_pair(a: Tensor, b: Tensor, name: str) -> None:
+def check_pair(a: Tensor, b: Tensor, name: str) -> None:
+    """Raise unless two tensors are of one program and one dtype."""
     for x in (a, b):
-        _check_tensor(x, name)
+        check_tensor(x, name)
     if a.builder is not b.builder:
         raise ProgramError(f"`{name}`: `{a.name}` and `{b.name}` are of different programs")
     if a.dtype != b.dtype:
@@ -516,18 +363,13 @@ def _check_pair(a: Tensor, b: Tensor, name: str) -> None:
 
 def _squeezer(x: Tensor, dims: tuple[int | None, ...], name: str) -> Tensor:
     view = Tensor(x.builder, x.op, dims)
-    read = _read(view, range(len(dims)))
+    read = read_of(view, range(len(dims)))
     return x.builder.add(OpKind.SQUEEZER, view.shape, x.dtype, [read], name=name)
 
 
-def _axis(x: Tensor, axis: int) -> int:
+def axis_of(x: Tensor, axis: int) -> int:
+    """The number of an axis, counted from the front."""
     rank = len(x.dims)
     if not -rank <= axis < rank:
         raise ProgramError(f"`{x.name}` has {rank} axes, and no axis {axis}")
     return axis % rank
-
-
-def _check_dtype(dtype: str, where: str) -> str:
-    if dtype not in DTYPES:
-        raise ProgramError(f"`{where}`: no dtype `{dtype}`", hint=f"known: {', '.join(DTYPES)}")
-    return dtype

@@ -1,4 +1,4 @@
-"""Comparison: what the policy of a run gets for its exercises, and what is had without training."""
+"""Comparison: makespans of the policy of a run, and of placers that need no training."""
 
 from dataclasses import dataclass
 from itertools import product
@@ -10,9 +10,9 @@ from doppler.policies.arrays.checkpoint import has_shipped_policy
 from doppler.problem import Problem
 from doppler.runs.run import Run
 from doppler.sim.simulator import Simulator
-from doppler.training.record import Record
+from doppler.training.exercise_record import ExerciseRecord
 
-ALL_S = 12.0  # seconds that all placers have together, about
+ALL_S = 12.0  # seconds of all placers in total, about
 MAX_S = 2.0  # seconds that one placer has for one exercise, at most
 POLICY, SHIPPED, AUTO = "policy", "doppler", "auto"
 
@@ -63,7 +63,7 @@ def compare(run: Run) -> list[Comparison]:
     ]
 
 
-def _best_s(record: Record, simulator: Simulator) -> float:
+def _best_s(record: ExerciseRecord, simulator: Simulator) -> float:
     """The simulated makespan of the best assignment of the run."""
     if not isfinite(record.best_s):
         return inf

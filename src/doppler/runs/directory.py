@@ -49,7 +49,7 @@ from doppler.runs.manifest import (
 )
 from doppler.topology.io import write_topology
 from doppler.trace import write_trace
-from doppler.training.record import Record
+from doppler.training.exercise_record import ExerciseRecord
 from doppler.training.trainer import Trainer
 
 FORMAT, VERSION = "doppler-training", 1
@@ -135,14 +135,14 @@ class RunDir:
         if not drawn:
             history["best_s"] = {r.label: r.best_s for r in records if isfinite(r.best_s)}
         save_policy(trainer.policy, self.path / POLICY_FILE, history)
-        if drawn:  # nobody asks for the best assignments of problems that were drawn
+        if drawn:  # the best assignments of random problems are of no use
             return
         for record, path in zip(records, self.best_files(records), strict=True):
             if isfinite(record.best_s) and self._best_s.get(record.label) != record.best_s:
                 _write_best(record, path)
                 self._best_s[record.label] = record.best_s
 
-    def best_files(self, records: Sequence[Record]) -> list[Path]:
+    def best_files(self, records: Sequence[ExerciseRecord]) -> list[Path]:
         """Where the best assignment of each exercise is."""
         names = file_names([record.label for record in records])
         return [self.path / BEST / f"{name}.assignment.json" for name in names]
@@ -215,7 +215,7 @@ def _what(error: OSError, path: Path) -> str:
     return f"cannot write `{error.filename or path}`: {error.strerror or error}"
 
 
-def _write_best(record: Record, path: Path) -> None:
+def _write_best(record: ExerciseRecord, path: Path) -> None:
     path.parent.mkdir(exist_ok=True)
     assignment = record.best()
     if (topology := record.recalibrated()) is not None:

@@ -12,8 +12,8 @@ from time import monotonic
 from typing import Any, Protocol
 
 from doppler.errors import MissingExtraError
-from doppler.runs.validation import FamilyGap
-from doppler.training.trainer import Progress, RealProgress
+from doppler.runs.validation_set import FamilyGap
+from doppler.training.trainer import RealProgress, TrainingProgress
 
 FILE = "metrics.jsonl"
 EVENTS = "tensorboard"  # folder of its events
@@ -39,7 +39,7 @@ class MetricsFile:
         end = sum(len(line) for _, line in zip(range(steps), self._file, strict=False))
         self._file.truncate(end)
 
-    def write(self, step: int, progress: Progress, gaps: Sequence[FamilyGap] = ()) -> None:
+    def write(self, step: int, progress: TrainingProgress, gaps: Sequence[FamilyGap] = ()) -> None:
         """Append the line of an update, with what validation said after it if there was one."""
         values = row(step, progress)
         if gaps:
@@ -53,7 +53,7 @@ class MetricsFile:
             self._file.close()
 
 
-def row(step: int, progress: Progress) -> dict[str, Any]:
+def row(step: int, progress: TrainingProgress) -> dict[str, Any]:
     """JSON values of an update, `step` counted over all stages; null is infinity."""
     values = {"step": step} | asdict(progress)
     return {k: None if isinstance(v, float) and not isfinite(v) else v for k, v in values.items()}
@@ -135,7 +135,7 @@ class Thinned:
         self.plots, self._clock = plots, clock
         self._last: dict[tuple[str, str], float] = {}
 
-    def log(self, step: int, progress: Progress, *, as_one: bool = False) -> None:
+    def log(self, step: int, progress: TrainingProgress, *, as_one: bool = False) -> None:
         """Plot an update, unless the last one of its exercise was a moment ago.
 
         Where there are many exercises, plot all `as_one`.
@@ -157,7 +157,7 @@ class Thinned:
             plots.close()
 
 
-def scalars_of(progress: Progress) -> dict[str, float]:
+def scalars_of(progress: TrainingProgress) -> dict[str, float]:
     """The numbers that are plotted, by `stage/exercise/name`."""
     values = {name: getattr(progress, name) for name in ("mean_s", "least_s", "best_s", "loss")}
     if isinstance(progress, RealProgress):  # the bound is the simulator's
@@ -170,7 +170,7 @@ def scalars_of(progress: Progress) -> dict[str, float]:
     return named | {f"{progress.stage}/lr": progress.lr}
 
 
-def scalars_of_all(progress: Progress) -> dict[str, float]:
+def scalars_of_all(progress: TrainingProgress) -> dict[str, float]:
     """The numbers that are plotted where exercises are not distinguished, by `stage/name`.
 
     `lag` is how far the episodes are, on average, behind the best of their exercise.

@@ -30,19 +30,19 @@ from doppler.runs.metrics import (
     scalars_of_gaps,
     tensorboard,
 )
-from doppler.runs.validation import FamilyGap, Pace, Validation, make_validation
-from doppler.serving.trials import Measured
+from doppler.runs.validation_set import FamilyGap, Pace, ValidationSet, make_validation
+from doppler.serving.trials import TrialSummary
 from doppler.training.config import check_extension
 from doppler.training.config_io import config_to
-from doppler.training.trainer import Progress, Trainer
+from doppler.training.trainer import Trainer, TrainingProgress
 
 SAVE_EVERY_S = 30.0
 MakeExecutor = Callable[[Manifest], Executor | None]  # for a run's Stage III
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """What a run came to on one exercise."""
+class ExerciseResult:
+    """The result of a run on one exercise."""
 
     exercise: str  # graph@topology
     graph: str
@@ -53,7 +53,7 @@ class Result:
     episodes: int  # in all stages
     seconds: float
     assignment: Path
-    measured: Measured | None = None  # in Stage III, where `makespan_s` is measured as well
+    measured: TrialSummary | None = None  # in Stage III, where `makespan_s` is measured as well
 
     @property
     def recalibrated(self) -> Path | None:
@@ -70,7 +70,7 @@ class Run:
     ...     for progress in run: ...
 
     When it is left, by the end of training, `stop`, an interrupt or an error between two updates,
-    it is saved; in the middle of an update the last checkpoint stands.
+    it is saved; if it is left during an update, the last checkpoint stands.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Run:
         *,
         save_every_s: float,
         wandb: bool,
-        validation: Validation | None = None,
+        validation: ValidationSet | None = None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         """Made by `start_run` or `resume_run`; the directory is the run's from here on."""
@@ -110,8 +110,8 @@ class Run:
         self._between = True  # two updates: what can be saved
         self._broken = False  # the directory cannot be written
 
-    def __iter__(self) -> Iterator[Progress]:
-        """Train on; every update is logged, then yielded, and saved now and then."""
+    def __iter__(self) -> Iterator[TrainingProgress]:
+        """Train; every update is logged and yielded, and a checkpoint is saved at intervals."""
         saved = self._clock()
         with closing(self.trainer.run()) as updates:
             while (progress := self._next(updates)) is not None:
@@ -123,7 +123,7 @@ class Run:
                     saved = self._clock()
         self.finished = True
 
-    def _next(self, updates: Iterator[Progress]) -> Progress | None:
+    def _next(self, updates: Iterator[TrainingProgress]) -> TrainingProgress | None:
         """One more update, logged, or None at the end of training."""
         before_s = self.trainer.seconds
         self._between = False
@@ -149,11 +149,11 @@ class Run:
         self._plots.close()
         self.directory.close()
 
-    def results(self) -> list[Result]:
-        """What the run has come to, exercise by exercise."""
+    def results(self) -> list[ExerciseResult]:
+        """The results so far, one per exercise."""
         records = self.trainer.records
         return [
-            Result(
+            ExerciseResult(
                 exercise=record.label,
                 graph=record.exercise.graph.name,
                 topology=record.exercise.topology.name,
@@ -174,7 +174,7 @@ class Run:
             self.gaps = self.validation.measure(self.trainer.policy)
         return self.gaps
 
-    def _log(self, progress: Progress, seconds: float) -> None:
+    def _log(self, progress: TrainingProgress, seconds: float) -> None:
         tally, name = self.tally, progress.exercise
         # Of the problems of one step one is shown, in turn; it stands for all.
         batch: int = getattr(self.manifest.config, progress.stage).batch
@@ -268,7 +268,7 @@ def resume_run(
     """The run in a directory, where its checkpoint was taken.
 
     With `seconds` or `episodes` it trains for that much longer, also where it had come to its end
-    (see `Trainer.extend`); its manifest then tells that, and which `command` asked for it.
+    (see `Trainer.extend`); its manifest then records that, and the `command`.
     """
     check_extension(seconds, episodes)
     if wandb:
@@ -300,7 +300,7 @@ def resume_run(
         raise
 
 
-def _validation(manifest: Manifest, path: Path) -> Validation | None:
+def _validation(manifest: Manifest, path: Path) -> ValidationSet | None:
     return None if manifest.recipe is None else make_validation(manifest.recipe, path)
 
 

@@ -58,7 +58,7 @@ class Memory:
         return freed
 
     def error(self, task: int, topology: Topology) -> OutOfMemoryError:
-        """Why nothing can go on: the task that lacks memory, where, and how much."""
+        """Why no task can start: which task lacks memory, where, and how much."""
         size, device = self._tasks.num_vertices, self.device[task]
         if task < size:
             what = f"vertex `{self._graph.vertex_names[task]}`"

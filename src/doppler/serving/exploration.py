@@ -29,15 +29,15 @@ class OnlineConfig:
 
     explore: float = 0.1  # share of the requests, at most, that challengers serve
     slowdown: float = 0.02  # share of the time of all requests that exploring may add to it
-    # Challengers are predicted to take at most so much more than the incumbent, as a share; or as
-    # much as predictions have been off.
+    # How much slower than the incumbent a challenger may be predicted to be, as a share; at least
+    # the recent error of predictions.
     tolerance: float = 0.02
     confidence: float = 0.95  # with which a challenger must be faster to become the incumbent
     max_runs: int = 16  # requests of one challenger until it has won or lost
     settle: int = 1  # the first requests of a challenger, which do not count
     drop: float = 2.0  # times the incumbent's mean: a challenger that once takes longer has lost
     warm_up: int = 10  # requests before the first challenger
-    think: bool = True  # look for challengers within `serve`, or only by `think()`
+    propose_in_serve: bool = True  # look for challengers in `serve`, or only in `propose()`
     pause: int = 16  # requests between such searches; doubled as long as they find nothing
     samples: int = 64  # of the policy, from which challengers are taken
     moves: int = 2000  # of each search on the simulator for challengers
@@ -87,7 +87,7 @@ class OnlineStatus:
 class Exploration:
     """Gives some requests to challengers, as far as the config allows, the others to the incumbent.
 
-    `next_challenger` says who serves; `served`, `tried` or `failed` tell how that went.
+    `next_challenger` says who serves; `served`, `tried` or `failed` report the outcome.
     """
 
     def __init__(self, config: OnlineConfig, start: IntArray) -> None:
@@ -152,7 +152,7 @@ class Exploration:
         self.incumbent.ran(makespan_s, challenger=True)
 
     def failed(self, lost_s: float) -> None:
-        """The challenger failed, after so long; the request is still to be served."""
+        """The challenger failed after that time; the request is still to be served."""
         self.explored += 1
         self.failures += 1
         self.extra_s += lost_s

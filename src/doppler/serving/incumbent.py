@@ -23,7 +23,7 @@ class Incumbent:
     """The incumbent, and the challenger that races against it, if there is one.
 
     Another assignment becomes the incumbent only by winning a `Race`. `challenge` begins one;
-    `ran` and `failed` tell what became of the runs, in any order, until the race is decided.
+    `ran` and `failed` report the outcome of the runs, in any order, until the race is decided.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Incumbent:
         return self.race is not None and self.race.challenger_is_next
 
     def install(self, devices: IntArray, makespans: Sequence[float]) -> None:
-        """Make (V,) devices that took so long the incumbent, without a race."""
+        """Make (V,) devices, with their makespan, the incumbent without a race."""
         self.first = devices.copy() if self.first is None else self.first
         self.devices = devices.copy()
         self.recent_s.clear()
@@ -88,7 +88,7 @@ class Incumbent:
         self.unsettled = self.settle
 
     def ran(self, makespan_s: float, *, challenger: bool = False) -> None:
-        """The incumbent or the challenger took so long; that may decide the race."""
+        """Record a makespan of the incumbent or the challenger; it may decide the race."""
         if not challenger:
             self.recent_s.append(makespan_s)
         elif makespan_s > self.drop * self.mean_s:

@@ -22,7 +22,7 @@ from doppler.problem import Problem
 from doppler.serving.exploration import Exploration, OnlineConfig, OnlineStatus
 from doppler.serving.prediction import Predictor
 from doppler.serving.proposer import Proposer
-from doppler.serving.state import read_state, write_state
+from doppler.serving.state_file import read_state, write_state
 from doppler.sim.config import SimConfig
 from doppler.topology.topology import Topology
 from doppler.training.trained import Trained, placer_of
@@ -77,7 +77,7 @@ class OnlinePlacer:
         """`start` serves at first; a policy's own best does where a policy is given.
 
         If the file `state` exists, resume from it. It is written every `save_every` requests and
-        when the placer is closed. `clock` tells seconds.
+        when the placer is closed. `clock` returns seconds.
         """
         self.graph, self.engine, self.config = graph, engine, config or OnlineConfig()
         self.exploring = True  # may be set at any moment, by any thread
@@ -125,10 +125,10 @@ class OnlinePlacer:
             self._afterwards()
             return execution
 
-    def think(self) -> int:
-        """Look for challengers where none waits, and let the policy learn; how many were found.
+    def propose(self) -> int:
+        """The number of challengers found: searches if none is waiting, and trains the policy.
 
-        Takes a moment: tens of milliseconds for a graph of a few hundred vertices.
+        That takes tens to hundreds of milliseconds for a graph of a few hundred vertices.
         """
         with self._lock:
             exploration, config = self._exploration, self.config
@@ -219,11 +219,11 @@ class OnlinePlacer:
     def _afterwards(self) -> None:
         """What is due between two requests."""
         exploration, config = self._exploration, self.config
-        if config.think:
+        if config.propose_in_serve:
             self._learn()
             due = exploration.is_idle and exploration.requests >= self._next_search
             if self.exploring and due:
-                self.think()
+                self.propose()
         if exploration.requests % config.save_every == 0:
             try:
                 self.save()

@@ -46,7 +46,7 @@ class Race:
     better as soon as its mean is not the lower one, or when there is no look left.
 
     Only what is measured within the race counts. The measurement that made someone a challenger is
-    the best of many, and would flatter it.
+    the best of many, and would bias the result.
     """
 
     confidence: float = 0.95

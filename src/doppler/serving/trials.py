@@ -30,22 +30,22 @@ NUMBERS = ("runs", "failures", "worst_s", "mean_s", "episodes", "since")  # of t
 
 
 @dataclass(frozen=True)  # without slots: RealProgress has two bases
-class Measured:
-    """What was measured of one graph so far."""
+class TrialSummary:
+    """The measurements of one graph so far, in numbers."""
 
-    spread_s: float  # standard deviation of the incumbent's makespans, lately
+    spread_s: float  # standard deviation of the incumbent's recent makespans
     runs: int  # of the executor, those that do not count left out
     failures: int  # among them
     replaced: int  # times that the incumbent was
     speedup: float  # of the incumbent over the first one, measured in turn
-    sim_error: float | None  # mean relative error of the recalibrated simulator, lately
+    sim_error: float | None  # recent mean relative error of the recalibrated simulator
 
 
 class Trials:
     """Runs assignments, counts what fails, and drives the `Incumbent` with what it measures.
 
-    Seeds of runs are counted on, so that an executor in virtual time measures the same after a run
-    was resumed.
+    Seeds of runs are part of the state, so that an executor in virtual time measures the same
+    after a run was resumed.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Trials:
             confidence=config.confidence, max_runs=config.max_runs, window=RECENT
         )
         self.trace: Trace | None = None  # of the incumbent, the median of some
-        self.runs = self.failures = 0  # see `Measured`
+        self.runs = self.failures = 0  # see `TrialSummary`
         self.searched: IntArray | None = None  # (V,) the last result of search
         self.fastest = Pool(FASTEST, graph.num_vertices)
         self.worst_s = 0.0  # of all measured
@@ -83,13 +83,13 @@ class Trials:
         """Whether there is an incumbent."""
         return self.incumbent.devices is not None
 
-    def measured(self) -> Measured:
+    def measured(self) -> TrialSummary:
         """The numbers of interest.
 
         The incumbent and the first one are measured now and then, in turn: means of races won
-        alone would flatter the speedup.
+        alone would overestimate the speedup.
         """
-        return Measured(
+        return TrialSummary(
             spread_s=self.incumbent.spread_s,
             runs=self.runs,
             failures=self.failures,

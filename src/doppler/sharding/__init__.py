@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from doppler.graph.graph import Graph
 from doppler.programs.program import Program
-from doppler.sharding.lower import lower
-from doppler.sharding.partition import METHODS, partition
+from doppler.sharding.lowering import lower
+from doppler.sharding.partitioner import METHODS, partition
 
 __all__ = ["METHODS", "lower", "partition", "shard"]
 

@@ -1,4 +1,4 @@
-"""The work-conserving simulator: readable, compiled, and what both are told."""
+"""The work-conserving simulator: readable, compiled, and the configuration of both."""
 
 from doppler.sim.config import SimConfig
 from doppler.sim.noise import Noise

@@ -45,14 +45,14 @@ class Noise:
 
 
 @dataclass(frozen=True, slots=True)
-class Draw:
+class NoiseDraw:
     """One draw of the noise: exec seconds with it, and factors for the transfers."""
 
     exec_s: FloatArray  # (V, D)
     transfer_factor: FloatArray  # (T, D) by tensor and target, or (0, 0) where all are 1
 
 
-def draw(noise: Noise, problem: Problem, seed: int) -> Draw:
+def draw(noise: Noise, problem: Problem, seed: int) -> NoiseDraw:
     """Durations for one run."""
     graph, topology, size = problem.graph, problem.topology, problem.topology.num_devices
     if noise.slowdown and len(noise.slowdown) != size:
@@ -70,7 +70,7 @@ def draw(noise: Noise, problem: Problem, seed: int) -> Draw:
         exec_s = exec_s * _lognormal(rng, noise.exec_sigma, (graph.num_vertices, 1))
     if noise.transfer_sigma > 0:
         factor = _lognormal(rng, noise.transfer_sigma, (graph.num_tensors, size))
-    return Draw(exec_s, factor)
+    return NoiseDraw(exec_s, factor)
 
 
 def _lognormal(rng: np.random.Generator, sigma: float, shape: tuple[int, ...]) -> FloatArray:

@@ -13,7 +13,7 @@ from doppler.graph.builder import GraphBuilder
 from doppler.graph.graph import Graph
 from doppler.placers.base import Placer
 from doppler.placers.bounds.lower import bounds_of
-from doppler.placers.solution import ask
+from doppler.placers.solution import solve
 from doppler.problem import Problem
 from doppler.programs.random_dag import random_dag
 from doppler.sim.simulator import Simulator
@@ -68,16 +68,16 @@ class PlacerContract:
         graph = GraphBuilder("empty").build()
         for name in (*PRESETS, "reference:1"):
             problem = Problem(graph, preset(name))
-            answer = ask(self.placer(), problem)
-            assert answer.assignment.devices.tolist() == []
-            assert Simulator(problem).run(graph, answer.assignment).makespan_s == 0
-            assert answer.bound_s == bounds_of(problem).best_s == 0
+            solution = solve(self.placer(), problem)
+            assert solution.assignment.devices.tolist() == []
+            assert Simulator(problem).run(graph, solution.assignment).makespan_s == 0
+            assert solution.bound_s == bounds_of(problem).best_s == 0
 
     def test_takes_one_vertex(self) -> None:
         builder = GraphBuilder("one vertex")
         builder.op("v", "matmul", reads=[], output_bytes=8, exec_s=[3.0, 1.0], transfer_s=1.0)
         graph, topology = builder.build(), preset("reference:2")
-        ask(self.placer(), Problem(graph, topology))
+        solve(self.placer(), Problem(graph, topology))
 
     def test_order_names_each_vertex_after_its_producers(self) -> None:
         graph, topology = random_dag(vertices=40, depth=8, seed=6), preset("p100x4")

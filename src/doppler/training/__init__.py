@@ -4,6 +4,5 @@ from importlib.util import find_spec
 
 from doppler.errors import MissingExtraError
 
-for _library in ("torch", "safetensors"):
-    if find_spec(_library) is None:
-        raise MissingExtraError(_library, "training", extra="torch")
+if find_spec("torch") is None:
+    raise MissingExtraError("torch", "training", extra="torch")

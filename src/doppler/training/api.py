@@ -34,7 +34,7 @@ from doppler.topology.topology import Topology
 from doppler.training.config import TrainConfig
 from doppler.training.starting import NOTHING, PRETRAINED, policy_file, usual_start
 from doppler.training.trained import Trained, placer_of
-from doppler.training.trainer import Progress, Trainer
+from doppler.training.trainer import Trainer, TrainingProgress
 
 Start = Trained | str | Path  # a trained placer, a run or a checkpoint; or PRETRAINED or NOTHING
 
@@ -134,7 +134,7 @@ def finish(run: Run) -> Trained:
     return placer_of(run.trainer.policy)
 
 
-def _report(progress: Progress) -> None:
+def _report(progress: TrainingProgress) -> None:
     report(f"training, stage {progress.stage}", int(1000 * min(progress.share, 1.0)), 1000)
 
 

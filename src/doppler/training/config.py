@@ -94,9 +94,9 @@ class ReinforceConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RealConfig:
-    """Stage III: reinforce on the real system (Sec. 5), where every run takes as long as it takes.
+    """Stage III: reinforce on the real system (Sec. 5), where runs are expensive.
 
-    The policy samples, the simulator picks whom to run, and what was measured teaches.
+    The policy samples, the simulator picks which samples to run, and both learn from the results.
     """
 
     episodes: int = 512  # assignments of the policy that are run, per graph
@@ -236,7 +236,7 @@ class TrainConfig:
 
 
 def check_seconds(seconds: float) -> None:
-    """Raise unless training can take so long."""
+    """Raise unless that is a valid training time."""
     if not 0 < seconds <= YEAR_S:
         raise ConfigError(
             f"seconds is {seconds}, must be positive and at most {YEAR_S:.0f}, a year",

@@ -7,11 +7,11 @@ from doppler.mdp.rollout import Sampling
 from doppler.policies.acting import episode_seeds
 from doppler.policies.trainable import TrainablePolicy
 from doppler.training.config import TrainConfig
-from doppler.training.record import Record
+from doppler.training.exercise_record import ExerciseRecord
 
 
 def imitate(
-    policy: TrainablePolicy, record: Record, config: TrainConfig, share: float, number: int
+    policy: TrainablePolicy, record: ExerciseRecord, config: TrainConfig, share: float, number: int
 ) -> tuple[Tensor, FloatArray]:
     """The loss of one update, and the makespans of its episodes.
 

@@ -23,12 +23,12 @@ from doppler.policies.inputs import Inputs, replicate, with_state
 from doppler.policies.plc import log_same, place_log_softmax
 from doppler.policies.trainable import Choices
 from doppler.training.config import TrainConfig
-from doppler.training.record import Record
+from doppler.training.exercise_record import ExerciseRecord
 from doppler.training.reinforce import advantages, policy_loss, sampling_at
 
 
 def reinforce_by_steps(
-    policy: DualPolicy, record: Record, config: TrainConfig, share: float, number: int
+    policy: DualPolicy, record: ExerciseRecord, config: TrainConfig, share: float, number: int
 ) -> tuple[Tensor, FloatArray]:
     """As `reinforce`, without an expert; messages are passed as often as the config says."""
     stage = config.sim

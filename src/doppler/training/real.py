@@ -19,7 +19,7 @@ from doppler.policies.trainable import TrainablePolicy
 from doppler.serving.incumbent import digest
 from doppler.serving.trials import Trials
 from doppler.training.config import RealConfig, TrainConfig
-from doppler.training.record import Record
+from doppler.training.exercise_record import ExerciseRecord
 from doppler.training.reinforce import CLIP, lesson_loss, policy_loss, sampling_at
 
 STAGE = 2  # of seeds
@@ -28,7 +28,7 @@ FIRST_SAMPLES = 32  # of the policy, among which the first incumbent may be
 
 
 def refine(
-    policy: TrainablePolicy, record: Record, config: TrainConfig, share: float, number: int
+    policy: TrainablePolicy, record: ExerciseRecord, config: TrainConfig, share: float, number: int
 ) -> tuple[Tensor, FloatArray]:
     """The loss of one update, when `share` of the stage is done, and the measured makespans."""
     trials, stage, exercise = record.trials, config.real, record.exercise
@@ -58,7 +58,7 @@ def refine(
     return loss, makespans
 
 
-def begin(record: Record, config: TrainConfig, proposed: IntArray) -> None:
+def begin(record: ExerciseRecord, config: TrainConfig, proposed: IntArray) -> None:
     """Find the first incumbent; (K, V) are assignments of the policy."""
     trials = record.trials
     assert trials is not None
@@ -69,7 +69,7 @@ def begin(record: Record, config: TrainConfig, proposed: IntArray) -> None:
             trials.challenge(challenger)
 
 
-def proposals(policy: TrainablePolicy, record: Record, config: TrainConfig) -> IntArray:
+def proposals(policy: TrainablePolicy, record: ExerciseRecord, config: TrainConfig) -> IntArray:
     """(K, V) one greedy and some sampled assignments."""
     forward = policy.acting(record.view(policy))
     seeds = episode_seeds(config.seed, STAGE + 1, 0, FIRST_SAMPLES)
@@ -82,7 +82,7 @@ def proposals(policy: TrainablePolicy, record: Record, config: TrainConfig) -> I
 
 
 def starts(
-    record: Record, config: TrainConfig, proposed: IntArray
+    record: ExerciseRecord, config: TrainConfig, proposed: IntArray
 ) -> tuple[list[IntArray], list[IntArray]]:
     """(V,) assignments to begin with, the first that runs.
 

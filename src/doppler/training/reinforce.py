@@ -12,7 +12,7 @@ from doppler.policies.acting import episode_seeds
 from doppler.policies.gradients.losses import tensor
 from doppler.policies.trainable import Choices, ForwardPass, TrainablePolicy
 from doppler.training.config import AnyReinforceConfig, ReinforceConfig, TrainConfig
-from doppler.training.record import Record
+from doppler.training.exercise_record import ExerciseRecord
 
 SMALLEST = 1e-9  # spread of a batch, as a share of the makespan, below which all is the same
 IMPOSSIBLE = -30.0  # log-probability from which a choice is none for a policy
@@ -20,7 +20,7 @@ CLIP = 3.0  # spreads of the batch beyond which an episode counts no more
 
 
 def reinforce(
-    policy: TrainablePolicy, record: Record, config: TrainConfig, share: float, number: int
+    policy: TrainablePolicy, record: ExerciseRecord, config: TrainConfig, share: float, number: int
 ) -> tuple[Tensor, FloatArray]:
     """The loss of one update, when `share` of the stage is done, and its episodes' makespans."""
     stage = config.sim
@@ -79,7 +79,7 @@ def lesson_loss(
 
 
 def improvements(
-    record: Record, states: IntArray, stage: ReinforceConfig, number: int
+    record: ExerciseRecord, states: IntArray, stage: ReinforceConfig, number: int
 ) -> FloatArray:
     """(B, T) how much better than others at the same step an episode got from each step on.
 
@@ -100,7 +100,7 @@ def improvements(
     return gains
 
 
-def advantages(record: Record, makespans: FloatArray, stage: ReinforceConfig) -> FloatArray:
+def advantages(record: ExerciseRecord, makespans: FloatArray, stage: ReinforceConfig) -> FloatArray:
     """(B,) how much better than the baseline each episode was.
 
     Against the mean of all episodes so far (Sec. 4.1), over the scale of the instance; or against

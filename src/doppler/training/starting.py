@@ -11,7 +11,7 @@ from doppler.policies.arrays.checkpoint import (
     shipped_policy,
 )
 from doppler.policies.arrays.config import PolicyConfig
-from doppler.policies.arrays.tensor_file import opened
+from doppler.policies.arrays.tensor_file import read_tensor_file
 from doppler.training.config import TrainConfig
 
 PRETRAINED = "pretrained"  # the policy that comes with the package
@@ -21,7 +21,7 @@ PAPER = "paper"  # the preset that trains as the paper does
 
 @dataclass(frozen=True, slots=True)
 class UsualStart:
-    """What training starts from where nobody says it, and why."""
+    """What training starts from by default, and why."""
 
     start: str  # PRETRAINED or NOTHING
     why: str = ""  # why it is nothing
@@ -53,8 +53,7 @@ def kind_of_start(start: str | Path) -> str:
     if start == PRETRAINED:
         return shipped_policy().config.kind
     file = policy_file(start)
-    with opened(file) as tensors:
-        return kind_of(checked_metadata(tensors, file))
+    return kind_of(checked_metadata(read_tensor_file(file), file))
 
 
 def policy_file(path: str | Path) -> Path:

@@ -20,25 +20,25 @@ from doppler.policies.configs import for_devices
 from doppler.policies.kinds import make_any
 from doppler.policies.threads import one_thread
 from doppler.policies.trainable import TrainablePolicy
-from doppler.serving.trials import Measured
+from doppler.serving.trials import TrialSummary
 from doppler.topology.topology import Topology
 from doppler.training.config import TrainConfig
 from doppler.training.exercise import Exercise
+from doppler.training.exercise_record import ExerciseRecord, under
 from doppler.training.imitation import imitate
 from doppler.training.per_step import reinforce_by_steps
 from doppler.training.real import refine
-from doppler.training.record import Record, under
 from doppler.training.reinforce import between, reinforce
 from doppler.training.variants import vary
 
-Update = Callable[[Any, Record, TrainConfig, float, int], tuple[Tensor, FloatArray]]
+Update = Callable[[Any, ExerciseRecord, TrainConfig, float, int], tuple[Tensor, FloatArray]]
 UPDATES: dict[str, Update] = {"imitation": imitate, "sim": reinforce, "real": refine}
 SHARES = {"imitation": 0.1, "sim": 0.5, "real": 1.0}  # of what is left of a budget, at most
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """One update, as it is logged."""
+class TrainingProgress:
+    """One update, for logs."""
 
     stage: str
     update: int  # number of this update in its stage
@@ -58,7 +58,7 @@ class Progress:
 class _Lesson:
     """What one exercise teaches in an update."""
 
-    record: Record
+    record: ExerciseRecord
     makespans: FloatArray  # (B,) of its episodes
     loss: float
     norm: float  # of the gradients, before they were clipped
@@ -66,7 +66,7 @@ class _Lesson:
 
 
 @dataclass(frozen=True, slots=True)
-class RealProgress(Measured, Progress):
+class RealProgress(TrialSummary, TrainingProgress):
     """One update of Stage III: makespans are measured, `best_s` is the incumbent's mean."""
 
 
@@ -118,7 +118,7 @@ class Trainer:
         self.optimizer = torch.optim.Adam(self.policy.parameters())
         self._updates, self._clock = updates, clock
         self.records = [  # of the exercises
-            Record(
+            ExerciseRecord(
                 Exercise(graph, topology, config),
                 executor=executor,
                 starts=[start for start in starts if _fits(start, graph, topology)],
@@ -126,7 +126,7 @@ class Trainer:
             for graph, topology in pairs
         ]
         self.variants = [
-            Record(Exercise(vary(graph, 1 + number, config.variation), topology, config))
+            ExerciseRecord(Exercise(vary(graph, 1 + number, config.variation), topology, config))
             for number in range(config.variants)
             for graph, topology in pairs
         ]
@@ -138,13 +138,13 @@ class Trainer:
         self.seconds = 0.0  # of training so far
         self.stage_began_s = 0.0  # the same, when the stage began
 
-    def run(self) -> Generator[Progress, None, None]:
+    def run(self) -> Generator[TrainingProgress, None, None]:
         """Train to the end; every update is yielded when it is done and can be saved."""
         threads = min(self.config.threads or len(cores()) or 1, self.config.problems_per_step)
         with one_thread(), ThreadPoolExecutor(threads) as pool:
             yield from self._run(pool if threads > 1 else None)
 
-    def _run(self, pool: ThreadPoolExecutor | None) -> Generator[Progress, None, None]:
+    def _run(self, pool: ThreadPoolExecutor | None) -> Generator[TrainingProgress, None, None]:
         while not self.is_finished:
             name = self.config.stages[self.stage]
             update = self._update_of(name)
@@ -164,7 +164,7 @@ class Trainer:
     def _learn(
         self,
         update: Update,
-        records: list[Record],
+        records: list[ExerciseRecord],
         share: float,
         pool: ThreadPoolExecutor | None,
     ) -> list["_Lesson"]:
@@ -206,7 +206,7 @@ class Trainer:
         return 1 if real else min(self.config.problems_per_step, len(self.records))
 
     @property
-    def all_records(self) -> list[Record]:
+    def all_records(self) -> list[ExerciseRecord]:
         """Those of the exercises and of their variants."""
         return [*self.records, *self.variants]
 
@@ -230,7 +230,7 @@ class Trainer:
 
         They count from here, whatever was left to do. The schedules of the last stage, such as its
         learning rate, are stretched: the share that is done becomes one of the new whole. (Where a
-        checkpoint does not tell how its last stage ended, that stage starts again.)
+        checkpoint does not record how its last stage ended, that stage starts again.)
         """
         name = self.config.stages[-1]
         self.stage = min(self.stage, self._last)
@@ -262,7 +262,7 @@ class Trainer:
         self.optimizer.step()
         self.policy.after_step()
 
-    def _progress(self, stage: str, lesson: "_Lesson", lr: float) -> Progress:
+    def _progress(self, stage: str, lesson: "_Lesson", lr: float) -> TrainingProgress:
         record, makespans = lesson.record, lesson.makespans
         values: dict[str, Any] = {
             "stage": stage,
@@ -280,7 +280,7 @@ class Trainer:
         }
         measured = record.measured() if stage == "real" else None
         if measured is None:
-            return Progress(**values)
+            return TrainingProgress(**values)
         return RealProgress(**values, **asdict(measured))
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -17,8 +17,8 @@ from doppler.topology.topology import Topology
 
 MAX_LP_ROWS = 2000  # distinct vertices up to which the linear program is solved
 CUTS = 24  # points in time that windows of work may begin and end at
-# Gap up to which an answer is proven: exact solvers round durations by 2^-29 of the makespan, and
-# a path of hundreds of them adds up to less than this.
+# Gap up to which an assignment counts as optimal: exact solvers round durations by 2^-29 of the
+# makespan, and a path of hundreds of them adds up to less than this.
 ROUNDING = 1e-6
 
 

@@ -24,7 +24,7 @@ from doppler.placers.exact.model import (
     whole_units,
 )
 from doppler.placers.lists.critical_path import CriticalPathPlacer
-from doppler.placers.solution import Answer
+from doppler.placers.solution import Solution
 from doppler.problem import Problem
 from doppler.sim.config import SimConfig
 from doppler.sim.simulator import Simulator
@@ -76,16 +76,16 @@ class ExactPlacer(Shown):
         self, problem: Problem, *, seed: int = 0, budget_s: float | None = None
     ) -> Assignment:
         """The devices of the schedule, and its order."""
-        return self.answer(problem, seed=seed, budget_s=budget_s).assignment
+        return self.solve(problem, seed=seed, budget_s=budget_s).assignment
 
-    def answer(
+    def solve(
         self,
         problem: Problem,
         *,
         seed: int = 0,
         budget_s: float | None = None,
         first: Assignment | None = None,
-    ) -> Answer:
+    ) -> Solution:
         """The assignment and the best bound; it starts from `first`, or the critical path's."""
         graph, first = problem.graph, _first(problem, seed, first)
         limits = _limits(budget_s or self.seconds, seed, None)
@@ -100,7 +100,7 @@ class ExactPlacer(Shown):
         makespans = Simulator(problem).makespans(graph, assignments)
         best = assignments[int(np.argmin(makespans))]
         bound_s = max(result.bound_s, bounds_of(problem).best_s)
-        return Answer(best, self.name, bound_s, result.interrupted)
+        return Solution(best, self.name, bound_s, result.interrupted)
 
 
 def solve_exactly(

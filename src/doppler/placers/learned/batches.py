@@ -9,7 +9,7 @@ from doppler.placers.learned.config import NeighbourhoodConfig
 from doppler.policies.arrays.config import PolicyConfig
 
 
-class Kind(Enum):
+class BatchKind(Enum):
     """What a batch of assignments is made from."""
 
     GREEDY = "greedy"  # empty assignments: the policy's best choices
@@ -21,7 +21,7 @@ class Kind(Enum):
 class Batch:
     """Assignments that are made in the same way."""
 
-    kind: Kind
+    kind: BatchKind
     sampling: Sampling
     policy: PolicyConfig  # says whether policy or rule selects, and which of them places
     count: int
@@ -38,7 +38,7 @@ def batches(
     """A greedy assignment on each part (without samples, on the whole), then `samples`."""
     populations = min(max(samples // config.samples_per_population, 1), config.max_populations)
     for part in range(num_parts if samples else 1):
-        yield Batch(Kind.GREEDY, GREEDY, policy, 1, part, part % populations)
+        yield Batch(BatchKind.GREEDY, GREEDY, policy, 1, part, part % populations)
     initial = min(max(int(config.initial_share * samples), config.min_initial), samples)
     yield from _initial(config, policy, initial, num_parts, populations)
     size = config.batch_size(pairs, samples)
@@ -65,7 +65,7 @@ def _initial(
         part = 1 + turn % between if on_a_part and between else 0
         sampling = _sampling(config, turn // len(policies))
         acting = policies[turn % len(policies)]
-        yield Batch(Kind.INITIAL, sampling, acting, count, part, number % populations)
+        yield Batch(BatchKind.INITIAL, sampling, acting, count, part, number % populations)
 
 
 def _neighbours(
@@ -75,7 +75,7 @@ def _neighbours(
     stages, shares = populations.bit_length(), config.random_shares
     for turn, count in enumerate(counts):
         yield Batch(
-            *(Kind.NEIGHBOUR, _sampling(config, turn // len(shares)), policy, count),
+            *(BatchKind.NEIGHBOUR, _sampling(config, turn // len(shares)), policy, count),
             population=turn,
             populations=max(populations >> (turn * stages // len(counts)), 1),
             # Where the rule places, only the policy's order is new.

@@ -18,11 +18,11 @@ from doppler.mdp.instance import Instance, make_instance
 from doppler.mdp.parts import islands, nested_parts
 from doppler.mdp.rollout import GREEDY, NOTHING_ASSIGNED
 from doppler.placers.base import Shown, cores, pair
-from doppler.placers.learned.batches import Batch, Kind, batches
+from doppler.placers.learned.batches import Batch, BatchKind, batches
 from doppler.placers.learned.config import NeighbourhoodConfig
 from doppler.placers.learned.neighbourhoods import Population
 from doppler.placers.learned.policy_repair import PolicyRepair, Samples, joined
-from doppler.placers.solution import Answer
+from doppler.placers.solution import Solution
 from doppler.placers.warm_up import warm_up_policy
 from doppler.policies.arrays.checkpoint import read_policy, shipped_policy
 from doppler.policies.arrays.config import PolicyConfig
@@ -110,15 +110,15 @@ class DopplerPlacer(Shown):
         self, problem: Problem, *, seed: int = 0, budget_s: float | None = None
     ) -> Assignment:
         """The best assignment by simulated makespan."""
-        return self.answer(problem, seed=seed, budget_s=budget_s).assignment
+        return self.solve(problem, seed=seed, budget_s=budget_s).assignment
 
-    def answer(self, problem: Problem, *, seed: int = 0, budget_s: float | None = None) -> Answer:
+    def solve(self, problem: Problem, *, seed: int = 0, budget_s: float | None = None) -> Solution:
         """The best assignment by simulated makespan, and whether Ctrl-C ended the search."""
         instance = make_instance(problem)
         (devices, order, makespans), interrupted = self._search(instance, seed, budget_s)
         best = int(np.argmin(makespans))
         assignment = instance.assignment(devices[best], order[best], self.name)
-        return Answer(assignment, won=self.name, interrupted=interrupted)
+        return Solution(assignment, won=self.name, interrupted=interrupted)
 
     def propose(
         self, instance: Instance, *, seed: int = 0, budget_s: float | None = None
@@ -147,7 +147,7 @@ class DopplerPlacer(Shown):
                     late = limit_s is not None and monotonic() - began > limit_s
                     if found and late:
                         break
-                    if batch.kind is Kind.NEIGHBOUR:
+                    if batch.kind is BatchKind.NEIGHBOUR:
                         populations = _best(populations)[: batch.populations]
                     population = populations[batch.population % len(populations)]
                     rng = np.random.default_rng([seed, number])
@@ -204,9 +204,9 @@ def _make(
     """The assignments of a batch: destroyed and repaired at random in part, then by the policy."""
     seeds = rng.integers(2**62, size=batch.count)
     partial, limit_s = NOTHING_ASSIGNED, inf
-    if batch.kind is Kind.INITIAL:
+    if batch.kind is BatchKind.INITIAL:
         partial = population.empty(rng)
-    elif batch.kind is Kind.NEIGHBOUR:
+    elif batch.kind is BatchKind.NEIGHBOUR:
         partial = population.neighbours(
             batch.count, rng, batch.random_share, keep_order=batch.keeps_order
         )
@@ -222,7 +222,7 @@ def place_pair() -> None:
     part = PolicyRepair(ArrayPolicy(config, zeros), instance, np.arange(instance.num_devices))
     population, rng = Population(instance, NeighbourhoodConfig()), np.random.default_rng(0)
     with ThreadPoolExecutor(1) as pool:
-        batch = Batch(Kind.GREEDY, GREEDY, config, 1)
+        batch = Batch(BatchKind.GREEDY, GREEDY, config, 1)
         population.add(*_make(batch, part, population, rng, pool))
     population.draw_groups(rng)
     population.neighbours(1, rng, 0.0)

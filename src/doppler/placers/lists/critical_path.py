@@ -1,4 +1,4 @@
-"""Critical path: the paper's list-scheduling baseline and the teacher of its first stage."""
+"""Critical path: the paper's list scheduler and the teacher of its first stage."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from doppler.base.arrays import FloatArray, IntArray
 from doppler.base.progress import track
 from doppler.errors import ConfigError
 from doppler.placers.base import Shown, assign, cores, refuse_budget
-from doppler.placers.lists.rules import RankRule, Schedule, flatten, run
+from doppler.placers.lists.rules import ListSchedule, RankRule, flatten, run
 from doppler.problem import Problem
 from doppler.sim.simulator import Simulator
 
@@ -40,7 +40,7 @@ class CriticalPathPlacer(Shown):
         rank, no_bias_s = urgency(problem), np.zeros(arrays.exec_s.shape)
         rng = np.random.default_rng(seed)
 
-        def plan(drawn: Drawn) -> Schedule:
+        def plan(drawn: Drawn) -> ListSchedule:
             return run(arrays, random_ties(rank, no_bias_s, drawn))
 
         # The compiled loop runs without Python's lock, as does sorting.

@@ -13,11 +13,11 @@ import numpy as np
 
 from doppler.base.arrays import BoolArray, FloatArray, IntArray
 from doppler.base.jit import by_reference
-from doppler.placers.lists.kernel import State, compiled, inlined, put
+from doppler.placers.lists.kernel import ListState, compiled, inlined, put
 from doppler.placers.lists.rules import PlanArrays
 
 
-class Choice(NamedTuple):
+class GreedyArrays(NamedTuple):
     """The arrays of a `GreedyRule`."""
 
     tie: FloatArray  # (V, D)
@@ -37,7 +37,7 @@ class Heaps(NamedTuple):
     last: IntArray  # (S,) vertex placed last, or -1
 
 
-by_reference(Choice, Heaps)
+by_reference(GreedyArrays, Heaps)
 
 
 def make_heaps(p: PlanArrays) -> Heaps:
@@ -54,7 +54,7 @@ def make_heaps(p: PlanArrays) -> Heaps:
 
 
 @compiled
-def place_greedily(p: PlanArrays, c: Choice, by_finish: bool, s: State, h: Heaps) -> int:
+def place_greedily(p: PlanArrays, c: GreedyArrays, by_finish: bool, s: ListState, h: Heaps) -> int:
     """Follow a `GreedyRule`; returns how many vertices were placed."""
     count, num_devices = 0, p.exec_s.shape[1]
     for v in range(len(s.missing)):
@@ -94,14 +94,14 @@ def place_greedily(p: PlanArrays, c: Choice, by_finish: bool, s: State, h: Heaps
 
 
 @inlined
-def precedes(c: Choice, v: int, d: int, other: int, other_device: int) -> bool:
+def precedes(c: GreedyArrays, v: int, d: int, other: int, other_device: int) -> bool:
     """Whether a pair comes before another of the same value, on a device before this one."""
     tie, other_tie = c.tie[v, d], c.tie[other, other_device]
     return tie < other_tie or (tie == other_tie and v < other)
 
 
 @inlined
-def first_slot(p: PlanArrays, s: State, d: int) -> int:
+def first_slot(p: PlanArrays, s: ListState, d: int) -> int:
     """The slot of a device that is free first."""
     first = p.slot_ptr[d]
     for slot in range(first + 1, p.slot_ptr[d + 1]):
@@ -111,14 +111,14 @@ def first_slot(p: PlanArrays, s: State, d: int) -> int:
 
 
 @inlined
-def begin_on(p: PlanArrays, s: State, v: int, d: int) -> float:
+def begin_on(p: PlanArrays, s: ListState, v: int, d: int) -> float:
     """When a ready vertex can begin on a device."""
     return max(s.slot_free_s[first_slot(p, s, d)], s.arrival_s[v, d])
 
 
 @inlined
 def propose(
-    p: PlanArrays, c: Choice, by_finish: bool, s: State, h: Heaps, d: int
+    p: PlanArrays, c: GreedyArrays, by_finish: bool, s: ListState, h: Heaps, d: int
 ) -> tuple[int, float]:
     """A device's first vertex and its value; -1 if it has room for none."""
     slot = first_slot(p, s, d)
@@ -148,7 +148,7 @@ def propose(
 
 
 @inlined
-def is_everywhere(s: State, v: int, at_s: float) -> bool:
+def is_everywhere(s: ListState, v: int, at_s: float) -> bool:
     """Whether the inputs of a vertex are on all devices at that time."""
     latest_s = 0.0
     for d in range(s.arrival_s.shape[1]):
@@ -158,7 +158,7 @@ def is_everywhere(s: State, v: int, at_s: float) -> bool:
 
 @inlined
 def settle(
-    p: PlanArrays, c: Choice, by_finish: bool, s: State, h: Heaps, d: int, free_s: float
+    p: PlanArrays, c: GreedyArrays, by_finish: bool, s: ListState, h: Heaps, d: int, free_s: float
 ) -> None:
     """Leave at the top of a device's heaps only vertices that belong there and have room."""
     while h.size[2 * d] > 0:
@@ -181,7 +181,7 @@ def settle(
 
 
 @inlined
-def give_up(c: Choice, by_finish: bool, s: State, h: Heaps, v: int) -> None:
+def give_up(c: GreedyArrays, by_finish: bool, s: ListState, h: Heaps, v: int) -> None:
     """A device has no room for a vertex; where none has, it waits for the others."""
     h.options[v] -= 1
     if h.options[v] == 0:
@@ -189,16 +189,16 @@ def give_up(c: Choice, by_finish: bool, s: State, h: Heaps, v: int) -> None:
 
 
 @inlined
-def has_room(p: PlanArrays, c: Choice, h: Heaps, v: int, d: int) -> bool:
+def has_room(p: PlanArrays, c: GreedyArrays, h: Heaps, v: int, d: int) -> bool:
     """Whether what a vertex adds to a device fits there."""
     free_bytes = c.memory_bytes[d] - h.used_bytes[d]
-    return p.most_bytes[v] <= free_bytes or need_bytes(p, h, v, d) <= free_bytes
+    return p.max_bytes[v] <= free_bytes or need_bytes(p, h, v, d) <= free_bytes
 
 
 @inlined
 def need_bytes(p: PlanArrays, h: Heaps, v: int, d: int) -> float:
     """What a vertex adds to a device: its outputs, and copies of what is not yet there."""
-    need = p.most_bytes[v]
+    need = p.max_bytes[v]
     for i in range(p.read_ptr[v], p.read_ptr[v + 1]):
         if h.holds[p.read_tensor[i], d]:
             need -= p.whole_bytes[p.read_tensor[i]]
@@ -206,7 +206,7 @@ def need_bytes(p: PlanArrays, h: Heaps, v: int, d: int) -> float:
 
 
 @inlined
-def roomiest(p: PlanArrays, c: Choice, h: Heaps, v: int) -> int:
+def roomiest(p: PlanArrays, c: GreedyArrays, h: Heaps, v: int) -> int:
     """The device that has most room left with v on it."""
     best, most = 0, -np.inf
     for d in range(len(h.used_bytes)):
@@ -217,7 +217,7 @@ def roomiest(p: PlanArrays, c: Choice, h: Heaps, v: int) -> int:
 
 
 @inlined
-def take(p: PlanArrays, s: State, h: Heaps, v: int, d: int) -> None:
+def take(p: PlanArrays, s: ListState, h: Heaps, v: int, d: int) -> None:
     """Occupy the memory that a vertex needs on a device."""
     h.used_bytes[d] += need_bytes(p, h, v, d)
     for i in range(p.read_ptr[v], p.read_ptr[v + 1]):
@@ -228,13 +228,13 @@ def take(p: PlanArrays, s: State, h: Heaps, v: int, d: int) -> None:
 
 
 @inlined
-def waiting_value(c: Choice, by_finish: bool, s: State, v: int, d: int) -> float:
+def waiting_value(c: GreedyArrays, by_finish: bool, s: ListState, v: int, d: int) -> float:
     """The value of a vertex on a device that waits for its inputs."""
     return s.arrival_s[v, d] + c.tie[v, d] if by_finish else s.arrival_s[v, d]
 
 
 @inlined
-def before(c: Choice, by_finish: bool, s: State, heap: int, v: int, other: int) -> bool:
+def before(c: GreedyArrays, by_finish: bool, s: ListState, heap: int, v: int, other: int) -> bool:
     """Whether v comes before another in a heap."""
     d = 0 if heap == 2 * len(c.memory_bytes) else heap >> 1
     if heap & 1 == 0 and heap < 2 * len(c.memory_bytes):
@@ -246,7 +246,7 @@ def before(c: Choice, by_finish: bool, s: State, heap: int, v: int, other: int) 
 
 
 @inlined
-def push(c: Choice, by_finish: bool, s: State, h: Heaps, heap: int, v: int) -> None:
+def push(c: GreedyArrays, by_finish: bool, s: ListState, h: Heaps, heap: int, v: int) -> None:
     """Put a vertex into a heap."""
     i = h.size[heap]
     h.size[heap] = i + 1
@@ -260,7 +260,7 @@ def push(c: Choice, by_finish: bool, s: State, h: Heaps, heap: int, v: int) -> N
 
 
 @inlined
-def pop(c: Choice, by_finish: bool, s: State, h: Heaps, heap: int) -> int:
+def pop(c: GreedyArrays, by_finish: bool, s: ListState, h: Heaps, heap: int) -> int:
     """Take the first vertex off a heap."""
     size = h.size[heap] - 1
     h.size[heap] = size

@@ -18,7 +18,7 @@ compiled: Any = njit(cache=True, no_cfunc_wrapper=True, **_OPTIONS)
 inlined: Any = part(**_OPTIONS)
 
 
-class State(NamedTuple):
+class ListState(NamedTuple):
     """What has been placed."""
 
     missing: IntArray  # (V,) producers that are not placed
@@ -40,13 +40,13 @@ class Queue(NamedTuple):
     num_gaps: IntArray  # (S,)
 
 
-by_reference(PlanArrays, State, Queue)
+by_reference(PlanArrays, ListState, Queue)
 
 
-def make_state(p: PlanArrays) -> State:
+def make_state(p: PlanArrays) -> ListState:
     """Nothing placed."""
     vertices, devices = p.exec_s.shape
-    return State(
+    return ListState(
         missing=p.num_reads.copy(),
         arrival_s=np.zeros((vertices, devices)),
         slot_free_s=np.zeros(int(p.slot_ptr[-1])),
@@ -71,7 +71,7 @@ def make_queue(p: PlanArrays, window: int, max_gaps: int) -> Queue:
 
 @compiled
 def place_by_rank(
-    p: PlanArrays, sequence: IntArray, bias_s: FloatArray, draws: FloatArray, s: State, q: Queue
+    p: PlanArrays, sequence: IntArray, bias_s: FloatArray, draws: FloatArray, s: ListState, q: Queue
 ) -> int:
     """Follow a `RankRule`; returns how many vertices were placed."""
     count, in_window, in_heap = 0, 0, 0
@@ -148,7 +148,7 @@ def pop_place(heap: IntArray, size: int) -> int:
 
 @inlined
 def latest(
-    p: PlanArrays, sequence: IntArray, bias_s: FloatArray, s: State, q: Queue, in_window: int
+    p: PlanArrays, sequence: IntArray, bias_s: FloatArray, s: ListState, q: Queue, in_window: int
 ) -> int:
     """Where in the window the vertex is whose best score is largest."""
     chosen, largest_s = 0, -1.0
@@ -162,7 +162,9 @@ def latest(
 
 
 @inlined
-def best_device(p: PlanArrays, bias_s: FloatArray, drawn: float, s: State, q: Queue, v: int) -> int:
+def best_device(
+    p: PlanArrays, bias_s: FloatArray, drawn: float, s: ListState, q: Queue, v: int
+) -> int:
     """The device with the least score; of several, the drawn one."""
     best_s, ties, device = np.inf, 0, 0
     for d in range(p.exec_s.shape[1]):
@@ -180,7 +182,7 @@ def best_device(p: PlanArrays, bias_s: FloatArray, drawn: float, s: State, q: Qu
 
 
 @inlined
-def earliest(p: PlanArrays, s: State, q: Queue, v: int, d: int) -> tuple[float, int, int]:
+def earliest(p: PlanArrays, s: ListState, q: Queue, v: int, d: int) -> tuple[float, int, int]:
     """When v can begin on d, on which slot, and in which of its gaps; -1 behind them all."""
     best_s, best_slot, best_gap = np.inf, 0, -1
     arrival_s, exec_s = s.arrival_s[v, d], p.exec_s[v, d]
@@ -197,7 +199,7 @@ def earliest(p: PlanArrays, s: State, q: Queue, v: int, d: int) -> tuple[float, 
 
 
 @inlined
-def occupy(s: State, q: Queue, slot: int, gap: int, begin_s: float, end_s: float) -> None:
+def occupy(s: ListState, q: Queue, slot: int, gap: int, begin_s: float, end_s: float) -> None:
     """Take time on a slot, and note the gaps that remain."""
     size = q.num_gaps[slot]
     if gap < 0:
@@ -236,7 +238,7 @@ def insert_gap(q: Queue, slot: int, at: int, begin_s: float, end_s: float) -> No
 
 
 @inlined
-def put(p: PlanArrays, s: State, v: int, d: int, begin_s: float) -> None:
+def put(p: PlanArrays, s: ListState, v: int, d: int, begin_s: float) -> None:
     """Place v on d, and tell its readers when its outputs arrive where."""
     end_s = begin_s + p.exec_s[v, d]
     s.devices[v], s.begin_s[v], s.end_s[v] = d, begin_s, end_s

@@ -7,7 +7,7 @@ from math import inf
 
 import numpy as np
 
-from doppler.placers.lists.rules import GreedyRule, PlanArrays, RankRule, Schedule
+from doppler.placers.lists.rules import GreedyRule, ListSchedule, PlanArrays, RankRule
 
 
 class _Plan:
@@ -56,8 +56,8 @@ class _Plan:
         self.end_s[v] = begin_s + float(self.p.exec_s[v, d])
         self.order.append(v)
 
-    def schedule(self) -> Schedule:
-        return Schedule(
+    def schedule(self) -> ListSchedule:
+        return ListSchedule(
             np.array(self.devices, np.int64),
             np.array(self.order, np.int64),
             np.array(self.begin_s),
@@ -105,7 +105,7 @@ class _RankPlan(_Plan):
             del gaps[0]
 
 
-def place_by_rank(problem: PlanArrays, rule: RankRule) -> Schedule:
+def place_by_rank(problem: PlanArrays, rule: RankRule) -> ListSchedule:
     """The schedule that follows from a `RankRule`."""
     plan = _RankPlan(problem, rule)
     place_of = {v: i for i, v in enumerate(rule.sequence.tolist())}
@@ -135,8 +135,7 @@ class _GreedyPlan(_Plan):
         here = [u for u in range(self.num_vertices) if self.devices[u] == d] + [v]
         # Outputs: all a vertex could add, less what it reads.
         outputs = sum(
-            self.p.most_bytes[u] - sum(self.p.whole_bytes[t] for t, _ in self.reads[u])
-            for u in here
+            self.p.max_bytes[u] - sum(self.p.whole_bytes[t] for t, _ in self.reads[u]) for u in here
         )
         copies = {t for u in here for t, producer in self.reads[u] if self.devices[producer] != d}
         copied = sum(self.p.whole_bytes[t] for t in sorted(copies))
@@ -163,7 +162,7 @@ class _GreedyPlan(_Plan):
         return mine if mine and mine[0] <= value else (value, *first[1:])
 
 
-def place_greedily(problem: PlanArrays, rule: GreedyRule) -> Schedule:
+def place_greedily(problem: PlanArrays, rule: GreedyRule) -> ListSchedule:
     """The schedule that follows from a `GreedyRule`."""
     plan = _GreedyPlan(problem, rule)
     while ready := plan.ready():

@@ -2,7 +2,8 @@
 
 Two kinds of rule cover the classical list schedulers. A `RankRule` takes ready vertices in a
 fixed order of priority; a `GreedyRule` takes the best of all pairs of a ready vertex and a
-device, which changes as devices fill up. Both work on the same `PlanArrays` and make a `Schedule`.
+device, which changes as devices fill up. Both work on the same `PlanArrays` and make a
+`ListSchedule`.
 
 The schedule is a plan, not a simulation: every slot of a device is a timeline, a tensor arrives
 `transfer_s` after its producer ends whatever else is moved, and the host costs nothing.
@@ -29,7 +30,7 @@ class PlanArrays(NamedTuple):
     read_ptr: IntArray  # (V+1,) tensors read by a vertex
     read_tensor: IntArray  # (E,)
     whole_bytes: FloatArray  # (T,) for the memory, in which inputs do not count
-    most_bytes: FloatArray  # (V,) a vertex adds to a device that has nothing yet it reads
+    max_bytes: FloatArray  # (V,) a vertex adds to a device that has nothing yet it reads
     exec_s: FloatArray  # (V, D)
     fixed_s: FloatArray  # (T,) a transfer takes fixed_s + latency_s + tensor_bytes * s_per_byte
     tensor_bytes: FloatArray  # (T,)
@@ -74,7 +75,7 @@ class GreedyRule:
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class ListSchedule:
     """When and where a list scheduler plans each vertex."""
 
     devices: IntArray  # (V,) -1 for inputs
@@ -99,7 +100,7 @@ def flatten(problem: Problem) -> PlanArrays:
         read_ptr=graph.read_ptr.copy(),
         read_tensor=graph.read_tensor.copy(),
         whole_bytes=problem.produced_bytes.copy(),
-        most_bytes=problem.working_bytes.copy(),
+        max_bytes=problem.working_bytes.copy(),
         exec_s=costs.exec_s.copy(),
         fixed_s=costs.fixed_s.copy(),
         tensor_bytes=graph.tensor_bytes.copy(),
@@ -109,9 +110,9 @@ def flatten(problem: Problem) -> PlanArrays:
     )
 
 
-def run(arrays: PlanArrays, rule: RankRule | GreedyRule) -> Schedule:
+def run(arrays: PlanArrays, rule: RankRule | GreedyRule) -> ListSchedule:
     """The schedule that follows from a rule, by the compiled loops."""
-    from doppler.placers.lists.greedy_kernel import Choice, make_heaps, place_greedily
+    from doppler.placers.lists.greedy_kernel import GreedyArrays, make_heaps, place_greedily
     from doppler.placers.lists.kernel import make_queue, make_state, place_by_rank
 
     state = make_state(arrays)
@@ -119,6 +120,6 @@ def run(arrays: PlanArrays, rule: RankRule | GreedyRule) -> Schedule:
         queue = make_queue(arrays, rule.window, rule.max_gaps)
         count = place_by_rank(arrays, rule.sequence, rule.bias_s, rule.draws, state, queue)
     else:
-        choice = Choice(rule.tie, rule.memory_bytes, rule.favourite, rule.awake_s)
+        choice = GreedyArrays(rule.tie, rule.memory_bytes, rule.favourite, rule.awake_s)
         count = place_greedily(arrays, choice, rule.by_finish, state, make_heaps(arrays))
-    return Schedule(state.devices, state.order[:count], state.begin_s, state.end_s)
+    return ListSchedule(state.devices, state.order[:count], state.begin_s, state.end_s)

@@ -16,8 +16,8 @@ from doppler.placers.base import Shown, assign, refuse_budget
 from doppler.placers.lists.rules import (
     MAX_GAPS,
     GreedyRule,
+    ListSchedule,
     RankRule,
-    Schedule,
     flatten,
     run,
 )
@@ -36,7 +36,7 @@ class ListPlacer(Shown, ABC):
     def rule(self, problem: Problem) -> RankRule | GreedyRule:
         """Which vertex goes next, and where."""
 
-    def schedule(self, problem: Problem) -> Schedule:
+    def schedule(self, problem: Problem) -> ListSchedule:
         """When and where each vertex is planned."""
         return run(flatten(problem), self.rule(problem))
 

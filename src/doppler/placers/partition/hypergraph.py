@@ -53,8 +53,8 @@ def cut_hypergraph(weighted: Weighted, share: FloatArray, imbalance: float, seed
     mtkahypar.set_seed(seed)
     context = library.context_from_preset(mtkahypar.PresetType.DETERMINISTIC_QUALITY)
     context.set_partitioning_parameters(len(share), imbalance, mtkahypar.Objective.KM1)
-    most = np.ceil(share * weight.sum() * (1 + imbalance)).astype(np.int64)
-    context.set_individual_target_block_weights(most.tolist())
+    max_weight = np.ceil(share * weight.sum() * (1 + imbalance)).astype(np.int64)
+    context.set_individual_target_block_weights(max_weight.tolist())
     hypergraph = library.create_hypergraph(
         context, size, num_nets, nets, weight.tolist(), weighted.tensor_weight.tolist()
     )

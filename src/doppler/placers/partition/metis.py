@@ -16,7 +16,7 @@ class MetisPlacer(Shown):
     """Parts of equal work with little to move between them, by METIS.
 
     Karypis & Kumar (1998). An edge joins the maker and each reader of a tensor, so a tensor with
-    many readers counts many times, though it is moved once: the hypergraph's placer mends that.
+    many readers counts many times, though it is moved once; placer `hypergraph` counts transfers.
     """
 
     name = "metis"

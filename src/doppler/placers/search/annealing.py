@@ -140,7 +140,7 @@ def search(
 
 
 class _Search:
-    """Chains of moves side by side, looked at now and then."""
+    """Parallel chains of moves, run in slices."""
 
     def __init__(
         self, problem: Problem, starts: list[IntArray], config: SearchConfig, seed: int
@@ -177,7 +177,7 @@ class _Search:
                     best = self._copy(leader)
                 self._note(began, float(best.cost[1]))
         except (KeyboardInterrupt, Interrupted):
-            interrupted = True  # the best so far is the answer
+            interrupted = True  # anytime: the best so far is returned
         cost = float(best.cost[1]) if best.cost[1] < INFEASIBLE else inf
         devices = best.best[0].copy()
         return SearchResult(devices, cost, self.evaluations, self.history, interrupted)
@@ -226,7 +226,7 @@ class _Search:
         self.evaluations += steps * len(self.chains) * config.draws
 
     def _gather(self) -> None:
-        """Begin again at the best: every chain goes on from there."""
+        """Restart every chain from the best assignment so far."""
         leader = min(self.chains, key=lambda c: float(c.cost[1]))
         for chain in self.chains:
             chain.devices[:] = leader.best

@@ -17,12 +17,12 @@ from doppler.sim.simulator import Simulator
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneticConfig:
-    """Size and habits of the population."""
+    """Size and parameters of the population."""
 
     seconds: float = 10.0
     generations: int | None = None  # instead of seconds
     population: int = 128
-    elite: float = 0.15  # share that lives on unchanged
+    elite: float = 0.15  # share that is kept unchanged
     mutants: float = 0.1  # share that is made anew at random
     inherit: float = 0.7  # chance that a key comes from the elite parent
 
@@ -78,7 +78,7 @@ class GeneticPlacer(Shown):
                     break
                 keys = _next_generation(keys, costs, config, rng)
         except (KeyboardInterrupt, Interrupted):
-            pass  # anytime: the best so far is the answer
+            pass  # anytime: the best so far is returned
         return assign(self, problem, best)
 
 

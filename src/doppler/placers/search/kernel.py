@@ -63,7 +63,7 @@ def improve(
         count = propose(n, c, num_devices)
         if count == 0:
             continue
-        # Metropolis' rule, the lot drawn first: so a simulation need go no further than this.
+        # Metropolis' rule; the random number comes first, so a simulation can stop at this cost.
         limit = c.cost[0]
         if temperature > 0.0:
             limit -= np.log(1.0 - np.random.random()) * temperature * c.cost[1]

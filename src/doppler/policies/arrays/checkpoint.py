@@ -1,4 +1,4 @@
-"""Checkpoints as arrays, and what every checkpoint has to say about itself."""
+"""Checkpoints as arrays, and the metadata of every checkpoint."""
 
 import json
 from collections.abc import Mapping
@@ -14,32 +14,39 @@ from doppler.errors import CheckpointError, DopplerError
 from doppler.mdp.features import FEATURE_VERSION
 from doppler.policies.arrays.config import PolicyConfig
 from doppler.policies.arrays.policy import ArrayPolicy, shapes_of
-from doppler.policies.arrays.tensor_file import FLOAT, Entry, Floats, TensorFile, opened
+from doppler.policies.arrays.tensor_file import (
+    FLOAT,
+    Entry,
+    Floats,
+    TensorFile,
+    read_tensor_file,
+)
 
 FORMAT, VERSION = "doppler-policy", 1
 SHIPPED = ("data", "policy.safetensors")  # inside the package
+MAX_AXES = 8  # of a tensor in an error message
 
 
 def read_policy(path: str | Path) -> ArrayPolicy:
     """The policy in a checkpoint."""
     path = Path(path)
-    with opened(path) as file:
-        metadata = checked_metadata(file, path)
-        if (kind := kind_of(metadata)) != PolicyConfig.kind:
-            raise CheckpointError(
-                f"`{path}` holds a policy of kind `{kind}`, not `{PolicyConfig.kind}`",
-                hint=f"its placer is `{kind}:{path}`",
-            )
-        config: PolicyConfig = config_of(metadata, PolicyConfig, path)
-        if config.rounds > len(file.entries) or config.width > num_bytes(file):
-            raise too_few_weights(config, path)
-        return ArrayPolicy(config, read_tensors(file, shapes_of(config), path))
+    file = read_tensor_file(path)
+    metadata = checked_metadata(file, path)
+    if (kind := kind_of(metadata)) != PolicyConfig.kind:
+        raise CheckpointError(
+            f"`{path}` holds a policy of kind `{kind}`, not `{PolicyConfig.kind}`",
+            hint=f"its placer is `{kind}:{path}`",
+        )
+    config: PolicyConfig = config_of(metadata, PolicyConfig, path)
+    if config.rounds > len(file.entries) or config.width > num_bytes(file):
+        raise too_few_weights(config, path)
+    return ArrayPolicy(config, read_tensors(file, shapes_of(config), path))
 
 
 def read_tensors(
     file: TensorFile, expected: Mapping[str, tuple[int, ...]], path: Path
 ) -> dict[str, Floats]:
-    """The weights in an open file, if they are of these shapes, and numbers."""
+    """The weights in a file, if they have these shapes and are finite."""
     _check_tensors(file.entries, expected, path)
     tensors = {name: file.floats(name) for name in file.entries}
     for name, array in tensors.items():
@@ -80,24 +87,22 @@ def read_metadata(path: str | Path, data: bytes | None = None) -> dict[str, Any]
     `data` is what is in the file, where that was read already.
     """
     path = Path(path)
-    with opened(path, data) as file:
-        metadata: dict[str, Any] = dict(checked_metadata(file, path))
+    metadata: dict[str, Any] = dict(checked_metadata(read_tensor_file(path, data), path))
     for key in ("config", "provenance"):
         metadata[key] = json_object(metadata, key, path)
     return {"kind": kind_of(metadata)} | metadata
 
 
 def read_provenance(path: str | Path) -> dict[str, Any]:
-    """What a checkpoint says about how its policy came about."""
+    """The provenance of the policy in a checkpoint."""
     path = Path(path)
-    with opened(path) as file:
-        return json_object(checked_metadata(file, path), "provenance", path)
+    return json_object(checked_metadata(read_tensor_file(path), path), "provenance", path)
 
 
 def checked_metadata(
     file: Any, path: Path, format_name: str = FORMAT, version: int = VERSION, what: str = "policy"
 ) -> dict[str, str]:
-    """What an open file says about itself, if it is of that format and of the versions known."""
+    """What a file says about itself, if it is of that format and of the versions known."""
     metadata: dict[str, str] = file.metadata() or {}
     found = metadata.get("format")
     if found != format_name:
@@ -141,7 +146,7 @@ def not_finite(name: str, owner: str) -> CheckpointError:
 
 
 def kind_of(metadata: Mapping[str, str]) -> str:
-    """The kind of policy that a file says it holds; without a word, it is the dual policy."""
+    """The kind of policy that a file says it holds; the dual policy by default."""
     return metadata.get("kind", PolicyConfig.kind)
 
 
@@ -162,8 +167,8 @@ def config_of(metadata: Mapping[str, str], cls: Any, path: Path) -> Any:
 
 
 def num_bytes(file: TensorFile) -> int:
-    """Bytes of all tensors in an open file."""
-    return sum(entry.end - entry.begin for entry in file.entries.values())
+    """Bytes of all tensors in a file."""
+    return sum(len(entry.data) for entry in file.entries.values())
 
 
 def too_few_weights(config: object, path: Path) -> CheckpointError:
@@ -185,7 +190,8 @@ def _check_tensors(
             return "is missing"
         mine, want = entries[name], expected[name]
         if mine.shape != want:
-            return f"has shape {mine.shape}, expected {want}"
+            found = f"shape {mine.shape}" if len(mine.shape) <= MAX_AXES else "too many axes"
+            return f"has {found}, expected {want}"
         return None if mine.dtype == FLOAT else f"is {mine.dtype}, expected {FLOAT}"
 
     for name in sorted(entries.keys() | expected.keys()):

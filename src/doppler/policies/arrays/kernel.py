@@ -90,7 +90,7 @@ def linear(x: Floats, matrix: Floats, bias: Floats, out: Floats) -> None:
     multiply(x, len(x), matrix, bias, out)
 
 
-class Scratch(NamedTuple):
+class LayerScratch(NamedTuple):
     """Working memory for n vertices."""
 
     wide: Floats  # (n, 4H)
@@ -101,9 +101,9 @@ class Scratch(NamedTuple):
     stack: IntArray  # (n,)
 
 
-def make_scratch(size: int, width: int) -> Scratch:
+def make_scratch(size: int, width: int) -> LayerScratch:
     """Working memory for a number of vertices."""
-    return Scratch(
+    return LayerScratch(
         wide=np.empty((size, 4 * width), np.float32),
         heard=np.empty((BLOCK, 3 * width), np.float32),
         narrow=np.empty((BLOCK, width), np.float32),
@@ -114,7 +114,7 @@ def make_scratch(size: int, width: int) -> Scratch:
 
 
 @compiled
-def pass_messages(e: Edges, r: Round, h: Floats, s: Scratch, out: Floats) -> None:
+def pass_messages(e: Edges, r: Round, h: Floats, s: LayerScratch, out: Floats) -> None:
     """Fill in (n, H) what the vertices are after a round that they were `h` before."""
     n, width = h.shape
     multiply(h, n, r.ends, r.ends_bias, s.wide)
@@ -131,7 +131,7 @@ def pass_messages(e: Edges, r: Round, h: Floats, s: Scratch, out: Floats) -> Non
 
 
 @part
-def hear(e: Edges, r: Round, h: Floats, s: Scratch, v: int, row: int) -> None:
+def hear(e: Edges, r: Round, h: Floats, s: LayerScratch, v: int, row: int) -> None:
     """Fill in a row of `heard`: a vertex, what its producers send and what its readers return."""
     width = h.shape[1]
     heard, own = s.heard[row], s.wide[v]
@@ -171,7 +171,7 @@ def normalize(x: Floats, scale: Floats, bias: Floats, out: Floats) -> None:
 
 
 @compiled
-def means_along(following: IntArray, h: Floats, s: Scratch, at: int) -> None:
+def means_along(following: IntArray, h: Floats, s: LayerScratch, at: int) -> None:
     """Fill in, from column `at` of `wide` on, the means of `h` along the path of every vertex."""
     n, width = h.shape
     for v in range(n):
@@ -194,7 +194,9 @@ def means_along(following: IntArray, h: Floats, s: Scratch, at: int) -> None:
 
 
 @compiled
-def score(s: Scratch, matrix: Floats, bias: Floats, last: Floats, end: float, out: Any) -> None:
+def score(
+    s: LayerScratch, matrix: Floats, bias: Floats, last: Floats, end: float, out: Any
+) -> None:
     """Fill in (n,) the scores of two layers with a LeakyReLU between, on the rows of `wide`."""
     n = len(s.wide)
     for first in range(0, n, BLOCK):

@@ -75,7 +75,7 @@ class ArrayPolicy:
         )
 
     def _crowded(self) -> float:
-        """What the logit of a device loses by `overfull`, where the policy is told of it."""
+        """What the logit of a device loses by `overfull`, if the policy has that feature."""
         return CROWDED if "overfull" in FEATURE_SETS[self.config.features] else 0.0
 
     def _layer(self, name: str) -> tuple[Floats, Floats]:

@@ -24,7 +24,7 @@ NUM_KINDS = len(KINDS) + 1  # the last is for those that a graph names itself
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class RivalView:
     """An instance as a rival sees it: a sequence of T steps, each for one or more vertices."""
 
     order: IntArray  # (n,) vertices, producers before readers
@@ -80,7 +80,7 @@ class RivalPolicy(TrainablePolicy):
         return Choices(mixed(picked, sampling.epsilon, every.shape[2]), entropies)
 
     def seen(self, instance: Instance) -> Any:
-        """The `View` of an instance where the policy's weights are."""
+        """The `RivalView` of an instance where the policy's weights are."""
         return self.view(instance, str(next(self.parameters()).device))
 
     def assign(self, view: Any, samples: int, seed: int) -> IntArray:

@@ -14,7 +14,7 @@ from doppler.policies.configs import GdpConfig
 from doppler.policies.rivals.base import (
     NUM_KINDS,
     RivalPolicy,
-    View,
+    RivalView,
     apart_at_first,
     costs_and_sizes,
     fixed_order,
@@ -30,7 +30,7 @@ KIND_WIDTH = 8  # of what is learned about each kind
 
 
 @dataclass(frozen=True, slots=True)
-class GdpView(View):
+class GdpView(RivalView):
     """What GDP reads; vertices are numbered by their place in the order."""
 
     features: Tensor  # (n, 4) cost and output size

@@ -16,7 +16,7 @@ from doppler.mdp.rollout import Roller, Sampling
 from doppler.policies.configs import PlacetoConfig
 from doppler.policies.rivals.base import (
     RivalPolicy,
-    View,
+    RivalView,
     costs_and_sizes,
     fixed_order,
     ordered_edges,
@@ -32,7 +32,7 @@ from doppler.policies.rivals.placeto_layers import (
 )
 from doppler.policies.rivals.placeto_plan import (
     Level,
-    Plan,
+    MessagePlan,
     Ways,
     make_plan,
     make_ways,
@@ -47,7 +47,7 @@ MAX_SAVED = 1 << 30  # bytes kept for gradients; beyond, they are computed again
 
 
 @dataclass(frozen=True, slots=True)
-class PlacetoView(View):
+class PlacetoView(RivalView):
     """What Placeto reads; vertices are numbered by the step that places them."""
 
     static: Tensor  # (n, 4) cost and output size
@@ -56,7 +56,9 @@ class PlacetoView(View):
     ancestors: npt.NDArray[np.uint8]  # (n, n / 8) bits: who leads to a vertex
     descendants: npt.NDArray[np.uint8]  # likewise: whom it leads to
     start: int  # the device where vertices are at first; the number of devices where nowhere
-    plans: dict[tuple[int, int], Plan] = field(default_factory=dict)  # made so far, if not large
+    plans: dict[tuple[int, int], MessagePlan] = field(
+        default_factory=dict
+    )  # made so far, if not large
 
     def chunks(self) -> list[tuple[int, int]]:
         """The steps that are planned together: from, and up to."""
@@ -64,7 +66,7 @@ class PlacetoView(View):
         size = max(STEPS // n, 1)
         return [(first, min(first + size, n)) for first in range(0, n, size)]
 
-    def plan(self, first: int, last: int) -> Plan:
+    def plan(self, first: int, last: int) -> MessagePlan:
         """What gradients of steps first, …, last - 1 need."""
         if (first, last) in self.plans:
             return self.plans[first, last]
@@ -231,7 +233,7 @@ class PlacetoPolicy(RivalPolicy):
             parts.append(torch.cat(logits, dim=1))
         return (torch.cat(parts).transpose(0, 1) / temperature).log_softmax(dim=2)
 
-    def _planned(self, view: PlacetoView, plan: Plan, taken: Tensor) -> Tensor:
+    def _planned(self, view: PlacetoView, plan: MessagePlan, taken: Tensor) -> Tensor:
         """(C, B, D) logits at the steps of a plan, of episodes that took (B, n)."""
         first = self._at_first(view, plan.vertex, plan.step, taken)
         ends = []

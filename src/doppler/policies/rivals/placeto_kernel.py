@@ -103,7 +103,7 @@ def play(
     layers: Layers,
     hearing: Hearing,
     start: int,
-    lots: Floats,
+    draws: Floats,
     temperature: float,
     epsilon: float,
     taken: IntArray,
@@ -112,8 +112,8 @@ def play(
 ) -> None:
     """Fill in the devices that (B, n) episodes take, and their (B, n, D) logits.
 
-    `lots` are (B, n, 3) even numbers from 0 to 1: for the lottery over devices, whether a device
-    is drawn evenly instead, and that device.
+    `draws` are (B, n, 3) uniform numbers from 0 to 1: to draw a device by the policy, to decide
+    whether it is drawn uniformly instead, and to draw that one.
     """
     now = 0
     space.seen[:] = 0
@@ -122,7 +122,7 @@ def play(
         for step in range(taken.shape[1]):
             now = change(layers, hearing, step, taken[b], space, now)
             decide(layers, hearing, step, logits[b, step], space)
-            taken[b, step] = pick(logits[b, step], lots[b, step], temperature, epsilon)
+            taken[b, step] = pick(logits[b, step], draws[b, step], temperature, epsilon)
 
 
 @part
@@ -230,9 +230,9 @@ def pass_on(
         for h in range(width):
             space.flat[i, h] = 0
         for e in range(hearing.begin[way, rows[i]], hearing.begin[way, rows[i] + 1]):
-            share, told = hearing.share[way, e], sent[hearing.who[way, e]]
+            share, message = hearing.share[way, e], sent[hearing.who[way, e]]
             for h in range(width):
-                space.flat[i, h] += share * told[h]
+                space.flat[i, h] += share * message[h]
     multiply(space.flat, size, layers.receive[way], layers.receive_bias[way], new)
     for i in range(size):
         for h in range(width):
@@ -286,11 +286,11 @@ def decide(layers: Layers, hearing: Hearing, step: int, logits: Floats, space: S
 
 
 @part
-def pick(logits: Floats, lot: Floats, temperature: float, epsilon: float) -> int:
-    """The device that a lottery draws: the best at temperature 0, and some at random."""
+def pick(logits: Floats, draw: Floats, temperature: float, epsilon: float) -> int:
+    """The device that is drawn: the best at temperature 0, and some at random."""
     size = len(logits)
-    if lot[1] < epsilon:
-        return min(int(lot[2] * size), size - 1)
+    if draw[1] < epsilon:
+        return min(int(draw[2] * size), size - 1)
     best = 0
     for d in range(size):
         if logits[d] > logits[best]:
@@ -300,7 +300,7 @@ def pick(logits: Floats, lot: Floats, temperature: float, epsilon: float) -> int
     total = 0.0
     for d in range(size):
         total += np.exp((logits[d] - logits[best]) / temperature)
-    left = lot[0] * total
+    left = draw[0] * total
     for d in range(size):
         left -= np.exp((logits[d] - logits[best]) / temperature)
         if left < 0:

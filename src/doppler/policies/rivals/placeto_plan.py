@@ -46,7 +46,7 @@ class Level(NamedTuple):
     heard: Average  # (N, M) over the entries of the round before
 
 
-class Plan(NamedTuple):
+class MessagePlan(NamedTuple):
     """The entries of some steps: those of all vertices at the first, and all that change later."""
 
     vertex: Tensor  # (N,) of the entries before all rounds
@@ -80,7 +80,9 @@ def changes(way: Any, rounds: int, first: int, last: int) -> list[BoolArray]:
     return found
 
 
-def make_plan(ways: Ways, rounds: int, groups: Floats, first: int, last: int, device: str) -> Plan:
+def make_plan(
+    ways: Ways, rounds: int, groups: Floats, first: int, last: int, device: str
+) -> MessagePlan:
     """The entries of steps first, …, last - 1; (C, 3, n) are the weights in the groups of each."""
     count = last - first
     by_way = [changes(way, rounds, first, last) for way in ways.both]
@@ -101,7 +103,7 @@ def make_plan(ways: Ways, rounds: int, groups: Floats, first: int, last: int, de
     entry, at = numbers(either), np.arange(count)
     down, up = (_tensor(numbers(end)[vertex, step], device) for end in ends)
     began, since = np.nonzero(begin)
-    return Plan(
+    return MessagePlan(
         vertex=_tensor(began, device),
         step=_tensor(since + first, device),
         levels=(levels[0], levels[1]),

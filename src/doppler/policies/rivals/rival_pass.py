@@ -14,7 +14,7 @@ from doppler.policies.gradients.losses import miss, tensor
 from doppler.policies.trainable import Choices
 
 if TYPE_CHECKING:
-    from doppler.policies.rivals.base import RivalPolicy, View
+    from doppler.policies.rivals.base import RivalPolicy, RivalView
 
 
 class RivalPass:
@@ -78,13 +78,13 @@ class RivalPass:
         return torch.as_tensor(devices[:, self.view.order[self.view.first]], device=device)
 
 
-def rollouts_of(view: "View", devices: IntArray) -> Rollouts:
+def rollouts_of(view: "RivalView", devices: IntArray) -> Rollouts:
     """(B, n) devices as episodes in the order of the policy."""
     order = np.broadcast_to(view.order, devices.shape)
     return Rollouts(order, devices, np.zeros((0, 0, 0, 0), np.float32), np.zeros((0, 0), np.int64))
 
 
-def early_devices(view: "View", devices: IntArray) -> BoolArray:
+def early_devices(view: "RivalView", devices: IntArray) -> BoolArray:
     """(B, n, D) bool: on which devices each vertex, in order, could start first.
 
     All that comes before it is where (B, n) devices say.

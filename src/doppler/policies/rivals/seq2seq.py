@@ -13,7 +13,7 @@ from doppler.policies.configs import Seq2SeqConfig
 from doppler.policies.rivals.base import (
     NUM_KINDS,
     RivalPolicy,
-    View,
+    RivalView,
     apart_at_first,
     costs_and_sizes,
     fixed_order,
@@ -27,7 +27,7 @@ NUM_FEATURES = 4  # cost and output size, spread
 
 
 @dataclass(frozen=True, slots=True)
-class Seq2SeqView(View):
+class Seq2SeqView(RivalView):
     """What the sequence placer reads: a graph as a sequence of g groups."""
 
     features: Tensor  # (g, c) cost, output size, kinds, and which groups feed and read it

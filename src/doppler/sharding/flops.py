@@ -1,4 +1,4 @@
-"""What a shard costs: floating-point operations, and bytes read and written."""
+"""Flops of a shard, and the bytes it reads and writes."""
 
 from math import prod
 

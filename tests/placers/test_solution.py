@@ -15,7 +15,7 @@ from doppler.errors import (
     OutOfMemoryError,
     PlacerError,
 )
-from doppler.placers import Answer, ask, placer_names, searches
+from doppler.placers import Solution, placer_names, searches, solve
 from doppler.placers.lists.schedulers import HeftPlacer
 from doppler.placers.portfolio import AutoPlacer
 from doppler.problem import Problem
@@ -98,18 +98,18 @@ def test_interrupts_pass(kind: type[BaseException]) -> None:
         place(lambda graph, topology: kind())
 
 
-def test_an_answer_is_checked_too() -> None:
-    class Answers(Mine):
-        def answer(self, problem: Problem, *, seed: int = 0, budget_s: float | None = None) -> Any:
+def test_a_solution_is_checked_too() -> None:
+    class Solves(Mine):
+        def solve(self, problem: Problem, *, seed: int = 0, budget_s: float | None = None) -> Any:
             return self.place(problem, seed=seed, budget_s=budget_s)
 
     good = dp.Assignment(np.array([-1, 0, 1]))
     with pytest.raises(
-        AssignmentError, match=r"placer `mine` returned .*`Assignment`, not an Answ"
+        AssignmentError, match=r"placer `mine` returned .*`Assignment`, not a Solution"
     ):
-        ask(Answers(lambda graph, topology: good), Problem(GRAPH, TOPOLOGY))
-    bound_s = ask(
-        Answers(lambda graph, topology: Answer(good, "me", 1.5)), Problem(GRAPH, TOPOLOGY)
+        solve(Solves(lambda graph, topology: good), Problem(GRAPH, TOPOLOGY))
+    bound_s = solve(
+        Solves(lambda graph, topology: Solution(good, "me", 1.5)), Problem(GRAPH, TOPOLOGY)
     ).bound_s
     assert bound_s == 1.5
 
@@ -144,15 +144,15 @@ def test_own_placers_are_given_their_budget() -> None:
         searches = True
 
         def place(self, problem: Problem, *, seed: int = 0, budget_s: float | None = None) -> Any:
-            asked.append(budget_s)
+            budgets.append(budget_s)
             return super().place(problem, seed=seed, budget_s=budget_s)
 
-    asked: list[float | None] = []
+    budgets: list[float | None] = []
     one = Searching(lambda graph, topology: dp.Assignment(np.array([-1, 0, 1])))
     dp.place(GRAPH, TOPOLOGY, one, budget_s=np.float32(0.5))
     dp.compare(GRAPH, TOPOLOGY, [one, "heft"], budget_s=2.0, seeds=1)
     dp.place(GRAPH, TOPOLOGY, one)
-    assert asked == [0.5, 2.0, None]
+    assert budgets == [0.5, 2.0, None]
 
 
 def test_a_member_that_fails_does_not_end_auto(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,11 +160,11 @@ def test_a_member_that_fails_does_not_end_auto(monkeypatch: pytest.MonkeyPatch) 
         raise ValueError("a bug")
 
     monkeypatch.setattr(HeftPlacer, "place", fail)
-    monkeypatch.setattr("doppler.placers.exact.placer.ExactPlacer.answer", fail)
-    answer = AutoPlacer(1.0, evaluations=50, instant=("heft", "single")).answer(
+    monkeypatch.setattr("doppler.placers.exact.placer.ExactPlacer.solve", fail)
+    solution = AutoPlacer(1.0, evaluations=50, instant=("heft", "single")).solve(
         Problem(GRAPH, TOPOLOGY)
     )
-    errors = {member.name: member.error for member in answer.members}
+    errors = {member.name: member.error for member in solution.members}
     assert errors["heft"] == "ValueError: a bug"
     assert errors["single"] == ""
-    answer.assignment.check(GRAPH, TOPOLOGY)
+    solution.assignment.check(GRAPH, TOPOLOGY)

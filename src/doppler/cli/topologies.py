@@ -27,7 +27,7 @@ def find_topology(
 ) -> "Topology":
     """The topology of that name; without one, that of the assignment, or an assumed one.
 
-    What is assumed is said, and so is that an assignment was made for another machine.
+    A remark says which machine is assumed, or that an assignment was made for another one.
     """
     from doppler.topology import read_topology
 
@@ -46,7 +46,7 @@ def find_topology(
 
 
 def assumed_topology(graph: "Graph | None") -> "Topology":
-    """The machine for a graph that nobody named one for, and a remark that it is assumed."""
+    """The default machine for a graph, with a remark that it is assumed."""
     from doppler.topology import read_topology
 
     name = DEFAULT

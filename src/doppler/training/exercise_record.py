@@ -1,4 +1,4 @@
-"""Record: what training has found out about an exercise."""
+"""ExerciseRecord: the best assignment of an exercise, and all else that training keeps of it."""
 
 from collections.abc import Mapping, Sequence
 from math import inf, isfinite
@@ -12,7 +12,7 @@ from doppler.executor import Executor
 from doppler.mdp.rollout import Rollouts
 from doppler.policies.trainable import TrainablePolicy
 from doppler.serving.prediction import Predictor
-from doppler.serving.trials import Measured, Trials
+from doppler.serving.trials import Trials, TrialSummary
 from doppler.topology.topology import Topology
 from doppler.trace import Trace
 from doppler.training.exercise import Exercise
@@ -22,7 +22,7 @@ Value = TypeVar("Value")
 OUT_OF_MEMORY = 2.0  # times the worst makespan of a batch: that of what does not fit
 
 
-class Record:
+class ExerciseRecord:
     """The best assignment of an exercise, and all else that changes in training, its weights aside.
 
     `state` and `load_state` hold all of it.
@@ -111,7 +111,7 @@ class Record:
         self.best_s, self.best_devices = self.trials.incumbent.mean_s, self.trials.devices
         self.best_order = None
 
-    def measured(self) -> Measured | None:
+    def measured(self) -> TrialSummary | None:
         """What Stage III has measured, once it has begun."""
         if self.trials is None or not self.trials.has_begun:
             return None

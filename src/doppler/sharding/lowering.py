@@ -22,14 +22,14 @@ from doppler.graph.builder import GraphBuilder
 from doppler.graph.graph import Graph, Kernel
 from doppler.graph.ops import OpKind
 from doppler.programs.program import Op, Program, Read
-from doppler.sharding.costs import (
+from doppler.sharding.cuts import Cut
+from doppler.sharding.flops import (
     TRANSFER_FACTOR,
     abstract_cost,
     exec_cost,
     formation_cost,
     item_bytes,
 )
-from doppler.sharding.cuts import Cut
 
 Range = tuple[int, int]
 

@@ -1,4 +1,4 @@
-"""How do the learned baselines compare: by episodes, by seconds, and as graphs grow?
+"""How do the learned rivals compare: by episodes, by seconds, and as graphs grow?
 
 Every measurement is a job that appends a line to a file of results:
 
@@ -15,13 +15,13 @@ out those that are in its file already. `--part 0/16` does every sixteenth of th
 processes share them out, each on a core of its own, with a file of its own:
 
     for i in $(seq 0 15); do
-      taskset -c $i python benchmarks/baselines.py run 'table/*' --part $i/16 --results $i.jsonl &
+      taskset -c $i python benchmarks/rivals.py run 'table/*' --part $i/16 --results $i.jsonl &
     done; wait
-    python benchmarks/baselines.py show *.jsonl
+    python benchmarks/rivals.py show *.jsonl
 
 Budgets of training are CPU seconds, and it takes one thread. Makespans are simulated milliseconds.
 `policy` is the policy alone: the best of one greedy and 128 sampled assignments. `run` is the best
-that training came across, for `doppler` its expert's search included.
+that training found, for `doppler` its expert's search included.
 """
 
 import argparse
@@ -110,7 +110,7 @@ def jobs() -> list[Job]:
 
 
 def train(graph: str, config: TrainConfig) -> Result:
-    """What a policy comes to on one core, from nothing, and what that took."""
+    """Makespans of a policy trained from nothing on one core, and the time that took."""
     config = config.with_stages(from_nothing=True)
     # Budgets are CPU time: other work does not count.
     pair, config = problem(f"p100x4/{graph}"), replace(config, threads=1)
@@ -226,7 +226,7 @@ def spread(results: list[Result], key: str, form: str = ".1f") -> str:
 
 
 def show_table(title: str, cases: dict[str, dict[str, list[Result]]], *, paper: bool) -> None:
-    """Methods down, workloads across; what training came across, and the paper's in italics."""
+    """Methods down, workloads across; what training found, and the paper's in italics."""
     heads = [h for g in FOUR for h in ((g, f"*{g}, paper*") if paper else (g,))]
     print(f"\n**{title}**\n\n| method | {' | '.join(heads)} | seeds |")
     print(f"|---|{'---|' * len(heads)}---|")
@@ -238,10 +238,10 @@ def show_table(title: str, cases: dict[str, dict[str, list[Result]]], *, paper: 
     known = [name for name in (*LEARNED, *PLACERS) if name in cases]
     for method in known:
         cells = []
-        for graph, told in zip(FOUR, PAPER_MS.get(method, (None,) * len(FOUR)), strict=True):
+        for graph, paper_ms in zip(FOUR, PAPER_MS.get(method, (None,) * len(FOUR)), strict=True):
             cells.append(spread(cases[method][graph], "policy"))
             if paper:
-                cells.append("" if told is None else f"*{told}*")
+                cells.append("" if paper_ms is None else f"*{paper_ms}*")
         seeds = max(len(cases[method][graph]) for graph in FOUR)
         print(f"| {method} | {' | '.join(cells)} | {seeds} |")
 
@@ -295,8 +295,8 @@ def show(paths: list[Path]) -> None:
         show_training("Preset `paper`: training", paper)
     if time:
         rows = [row for found in time.values() for part in found.values() for row in part]
-        told = " and ".join(f"{seconds:g}" for seconds in sorted({r["budget_s"] for r in rows}))
-        show_table(f"The same time, {told} s, ms", time, paper=False)
+        budgets = " and ".join(f"{seconds:g}" for seconds in sorted({r["budget_s"] for r in rows}))
+        show_table(f"The same time, {budgets} s, ms", time, paper=False)
         show_training("The same time: training", time)
     if any(name.startswith("scaling/") for name in results):
         show_scaling(results)
@@ -312,7 +312,7 @@ def main(arguments: list[str] | None = None) -> None:
     running.add_argument("patterns", nargs="+")
     running.add_argument("--seconds", type=float, default=120.0, help="of `time` jobs")
     running.add_argument("--episodes", type=int, help="of `table` and `paper` jobs, to try them")
-    running.add_argument("--results", type=Path, default=Path("baselines.jsonl"))
+    running.add_argument("--results", type=Path, default=Path("rivals.jsonl"))
     running.add_argument("--part", type=part_of, default=(0, 1), metavar="K/N")
     commands.add_parser("list", help="the names of all jobs")
     commands.add_parser("show", help="print the tables").add_argument("files", type=Path, nargs="+")

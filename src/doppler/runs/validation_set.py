@@ -1,4 +1,4 @@
-"""Validation: how far a policy alone is from the best known, family by family."""
+"""ValidationSet: problems of held-out families, and the gap of a policy on each family."""
 
 import json
 from collections.abc import Sequence
@@ -74,7 +74,7 @@ def listed_s(problem: Problem, seed: int = 0) -> float:
     return min(found)
 
 
-class Validation:
+class ValidationSet:
     """Problems of other families than a policy is trained on, and what is known of them."""
 
     def __init__(self, drawn: Sequence[DrawnProblem], known: Sequence[Known], samples: int) -> None:
@@ -116,7 +116,7 @@ def family_gap(name: str, rows: Sequence[tuple[float, Known]]) -> FamilyGap:
     )
 
 
-def make_validation(recipe: Recipe, folder: Path) -> Validation | None:
+def make_validation(recipe: Recipe, folder: Path) -> ValidationSet | None:
     """The validation of a run; what is known is found once, then read from the run's folder."""
     if not recipe.validation:
         return None
@@ -128,7 +128,7 @@ def make_validation(recipe: Recipe, folder: Path) -> Validation | None:
             for one in track(drawn, "searching the validation problems")
         ]
         _write(folder / FILE, drawn, known, recipe)
-    return Validation(drawn, known, recipe.samples)
+    return ValidationSet(drawn, known, recipe.samples)
 
 
 def _header(drawn: Sequence[DrawnProblem], recipe: Recipe) -> dict[str, Any]:
