@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from doppler.base.arrays import FloatArray, IntArray
+from doppler.base.arrays import FloatArray, IntArray, on_cache_lines
 from doppler.base.jit import by_reference, njit, part, uint64
 from doppler.mdp.features import (
     EXTRA_START,
@@ -143,9 +143,9 @@ def make_state(t: Tables, w: Weights) -> State:
         read_count=np.zeros((n, d)),
         features=np.zeros((d, NUM_FEATURES)),
         near=np.zeros((3, d)),
-        layer=np.zeros(width, np.float32),
-        deep=np.zeros(depth, np.float32),
-        device_sum=np.zeros((d, width), np.float32),
+        layer=on_cache_lines(np.zeros(width, np.float32)),
+        deep=on_cache_lines(np.zeros(depth, np.float32)),
+        device_sum=on_cache_lines(np.zeros((d, width), np.float32)),
         logits=np.zeros(d),
         same=np.zeros(d),
     )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from doppler.base.arrays import on_cache_lines
 from doppler.mdp.features import CROWDED, DEVICE_FEATURES, FEATURE_SETS, NUM_FEATURES, VERTEX_STATE
 from doppler.mdp.instance import Instance
 from doppler.policies.arrays.config import (
@@ -58,7 +59,7 @@ class ArrayPolicy:
         means_along(instance.exit_path, h, scratch, 2 * width)
         scores, (last, bias) = np.empty(n), self._layer("select.head.2")
         score(scratch, *self._layer("select.head.0"), last[:, 0].copy(), float(bias[0]), scores)
-        vertex, placed = np.empty((n, width), np.float32), other
+        vertex, placed = on_cache_lines(np.empty((n, width), np.float32)), other
         linear(np.concatenate([h, z], axis=1), *self._layer("place.vertex"), vertex)
         linear(h, *self._layer("place.placed"), placed)
         placed *= np.float32(instance.num_devices / max(n, 1))
@@ -80,7 +81,7 @@ class ArrayPolicy:
 
     def _layer(self, name: str) -> tuple[Floats, Floats]:
         """The matrix of a linear layer, (from, to), and its bias."""
-        matrix = np.array(self.tensors[f"{name}.weight"].T, order="C")
+        matrix = on_cache_lines(self.tensors[f"{name}.weight"].T)
         bias = self.tensors.get(f"{name}.bias")
         return matrix, np.zeros(matrix.shape[1], np.float32) if bias is None else bias.copy()
 
@@ -101,7 +102,7 @@ class ArrayPolicy:
         rows = np.zeros((NUM_FEATURES, self.config.width), np.float32)
         names = FEATURE_SETS[self.config.features]
         rows[[DEVICE_FEATURES.index(name) for name in names]] = self._layer("place.feature")[0]
-        return rows
+        return on_cache_lines(rows)
 
 
 def from_torch(policy: Any) -> ArrayPolicy:
