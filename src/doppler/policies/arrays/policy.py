@@ -19,7 +19,7 @@ from doppler.policies.arrays.config import (
 
 if TYPE_CHECKING:
     from doppler.mdp.kernel import Weights
-    from doppler.policies.arrays.kernel import Edges, Round
+    from doppler.policies.arrays.kernel import Round
 
 Floats = npt.NDArray[np.float32]
 
@@ -50,9 +50,10 @@ class ArrayPolicy:
         h, z, other = (np.empty((n, width), np.float32) for _ in range(3))
         linear(vertices, *self._layer("encoder.embed"), h)
         linear(vertices, *self._layer("features"), z)
-        edges, scratch = _edges(instance), make_scratch(n, width)
+        columns = np.ascontiguousarray(_spread(instance.edge_features))
+        scratch = make_scratch(n, width)
         for number in range(self.config.rounds):
-            pass_messages(edges, self._round(number), h, scratch, other)
+            pass_messages(instance.tables, columns, self._round(number), h, scratch, other)
             h, other = other, h
         scratch.wide[:, :width], scratch.wide[:, 3 * width :] = h, z
         means_along(instance.entry_path, h, scratch, width)
@@ -146,14 +147,6 @@ def _vertex_columns(instance: Instance) -> Floats:
     state = np.zeros((instance.num_vertices, NUM_STATE_COLUMNS), np.float32)
     state[:, VERTEX_STATE.index("candidate")] = instance.tables.num_reads == 0
     return np.concatenate([_spread(instance.vertex_features), state], axis=1)
-
-
-def _edges(instance: Instance) -> "Edges":
-    from doppler.policies.arrays.kernel import Edges
-
-    t = instance.tables
-    columns = np.ascontiguousarray(_spread(instance.edge_features))
-    return Edges(t.edge_ptr, t.edge_reader, t.edge_producer, t.read_ptr, t.read_edge, columns)
 
 
 def _spread(values: Floats) -> Floats:
