@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from doppler.base.arrays import FloatArray, IntArray, on_cache_lines
-from doppler.base.jit import by_reference, njit, part, uint64
+from doppler.base.jit import KERNEL, by_reference, compiled, inlined, njit, uint64
 from doppler.mdp.features import (
     EXTRA_START,
     MEMORY_SHARE,
@@ -27,17 +27,13 @@ from doppler.mdp.rollout import NO_GROUP, UNASSIGNED, PartialAssignments
 
 Floats = npt.NDArray[np.float32]
 
-# As in `doppler.sim.kernel`: nothing here allocates, so there are no references to count.
-_OPTIONS: Any = {"nogil": True, "_nrt": False}
-compiled: Any = njit(cache=True, no_cfunc_wrapper=True, **_OPTIONS)
-inlined: Any = part(**_OPTIONS)
 # Optimised on its own, so that the order of its sums is the same whoever calls it.
 summing: Any = njit(
     fastmath={"reassoc", "contract"},
     forceinline=True,
     no_cpython_wrapper=True,
     no_cfunc_wrapper=True,
-    **_OPTIONS,
+    **KERNEL,
 )
 LEAK = np.float32(0.01)  # slope of LeakyReLU below zero
 LEAST_WEIGHT = 1e-280  # of all candidates together; below, rounding shows

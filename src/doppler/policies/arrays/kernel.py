@@ -10,14 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from doppler.base.arrays import FloatArray, IntArray
-from doppler.base.jit import by_reference, njit
+from doppler.base.jit import KERNEL, by_reference, njit
 from doppler.mdp.instance import Tables
 from doppler.mdp.kernel import LEAK
 
 Floats = npt.NDArray[np.float32]
 
-# As in `doppler.sim.kernel`: nothing here allocates, so there are no references to count.
-_OPTIONS: Any = {"nogil": True, "no_cfunc_wrapper": True, "_nrt": False, "fastmath": {"contract"}}
+_OPTIONS: Any = {"no_cfunc_wrapper": True, "fastmath": {"contract"}, **KERNEL}
 compiled: Any = njit(cache=True, **_OPTIONS)
 _PART: Any = {"no_cpython_wrapper": True, **_OPTIONS}
 part: Any = njit(**_PART)
