@@ -18,7 +18,6 @@ import platform
 import tempfile
 from dataclasses import replace
 from datetime import date
-from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -34,8 +33,6 @@ from doppler.machine.probe import probe, write_probe
 from doppler.machine.validation import (
     Validation,
     diverse_assignments,
-    good_assignments,
-    refine,
     validate,
 )
 from doppler.placers import lower_bounds, make_placer
@@ -94,8 +91,6 @@ def study(name: str, args: argparse.Namespace) -> Result:
         devices=None if args.partitions else devices,
         links=args.links,
         graph=graph,
-        assignments=partial(good_assignments, graph),
-        refine=partial(refine, graph),
         seconds=args.probe_seconds,
     )
     topology = found.topology

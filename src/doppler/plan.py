@@ -5,9 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from doppler.assignment import Assignment
-from doppler.base.arrays import FloatArray, IntArray
+from doppler.base.arrays import FloatArray
 from doppler.graph.graph import Graph
-from doppler.tasks import Tasks, enumerate_tasks
 from doppler.topology.topology import Topology
 from doppler.trace import Trace
 
@@ -57,14 +56,20 @@ def peak_bytes(
     the begin of its transfer, until the last task that uses it there ends. What nobody reads
     stays. Inputs are not counted.
     """
-    tasks = enumerate_tasks(graph, topology, assignment.devices)
-    begin_s, end_s = _times(graph, tasks, trace)
+    moves = trace.is_transfer
+    begin_s, end_s = np.zeros((2, graph.num_vertices))
+    begin_s[trace.vertex[~moves]] = trace.begin_s[~moves]
+    end_s[trace.vertex[~moves]] = trace.end_s[~moves]
     made = np.flatnonzero(~graph.is_input[graph.tensor_producer])
     producer = graph.tensor_producer[made]
-    tensor = np.concatenate([made, tasks.tensor])
-    device = np.concatenate([assignment.devices[producer], tasks.target])
-    start_s = np.concatenate([begin_s[producer], begin_s[graph.num_vertices :]])
-    free_s = _last_use_s(graph, topology, tasks, end_s)[tensor, device]
+    tensor = np.concatenate([made, trace.tensor[moves]])
+    device = np.concatenate([assignment.devices[producer], trace.device[moves]])
+    start_s = np.concatenate([begin_s[producer], trace.begin_s[moves]])
+    last_s = np.full((graph.num_tensors, topology.num_devices), -np.inf)  # use of a tensor there
+    readers = graph.edge_reader
+    np.maximum.at(last_s, (graph.edge_tensor, assignment.devices[readers]), end_s[readers])
+    np.maximum.at(last_s, (trace.tensor[moves], trace.source[moves]), trace.end_s[moves])
+    free_s = np.where(np.isneginf(last_s), np.inf, last_s)[tensor, device]
     size = np.ceil(graph.tensor_bytes)[tensor]
     # At one instant, what is freed comes before what is taken.
     time_s, sign = np.concatenate([start_s, free_s]), np.repeat([1, 0], len(tensor))
@@ -74,22 +79,3 @@ def peak_bytes(
     return np.array(
         [np.cumsum(change[where == d]).max(initial=0.0) for d in range(topology.num_devices)]
     )
-
-
-def _times(graph: Graph, tasks: Tasks, trace: Trace) -> tuple[FloatArray, FloatArray]:
-    """Begin and end of every task, numbered as in `Tasks`."""
-    moves, size = trace.is_transfer, int(tasks.devices.max(initial=0)) + 1
-    number = np.searchsorted(tasks.tensor * size + tasks.target, trace.tensor * size + trace.device)
-    task = np.where(moves, graph.num_vertices + number, trace.vertex)
-    times = np.zeros((2, graph.num_vertices + tasks.num_transfers))
-    times[:, task] = trace.begin_s, trace.end_s
-    return times[0], times[1]
-
-
-def _last_use_s(graph: Graph, topology: Topology, tasks: Tasks, end_s: FloatArray) -> FloatArray:
-    """(T, D) when the last task that uses a tensor on a device ends; infinity where none does."""
-    last = np.full((graph.num_tensors, topology.num_devices), -np.inf)
-    readers: IntArray = graph.edge_reader
-    np.maximum.at(last, (graph.edge_tensor, tasks.devices[readers]), end_s[readers])
-    np.maximum.at(last, (tasks.tensor, tasks.source), end_s[graph.num_vertices :])
-    return np.where(np.isneginf(last), np.inf, last)

@@ -1,7 +1,7 @@
 """Problem: one graph on one topology, priced once; what bounds, placers and simulators read."""
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -124,12 +124,18 @@ class Problem:
         return frozen(np.where(self.is_produced, self.whole_bytes, 0.0))
 
     @cached_property
+    def made_bytes(self) -> FloatArray:
+        """(V,) bytes of what a vertex makes; 0 for inputs."""
+        graph, whole = self.graph, self.produced_bytes
+        made = np.bincount(graph.tensor_producer, whole, graph.num_vertices)
+        return frozen(made.astype(np.float64))
+
+    @cached_property
     def working_bytes(self) -> FloatArray:
         """(V,) bytes on a vertex's device while it runs: all that it reads and makes."""
         graph, whole = self.graph, self.produced_bytes
-        made = np.bincount(graph.tensor_producer, whole, minlength=graph.num_vertices)
         read = np.bincount(graph.edge_reader, whole[graph.edge_tensor], graph.num_vertices)
-        return frozen(np.where(graph.is_input, 0.0, made + read))
+        return frozen(np.where(graph.is_input, 0.0, self.made_bytes + read))
 
     @cached_property
     def memory_bytes(self) -> FloatArray:
@@ -174,7 +180,7 @@ class Problem:
 
 
 def _checked(costs: Costs, graph: Graph, topology: Topology) -> Costs:
-    """The costs, if they have the right shapes, no negative numbers, and inputs are free."""
+    """The costs, read-only, if they have their shapes, nothing is negative and inputs are free."""
     shapes = {
         "exec_s": (graph.num_vertices, topology.num_devices),
         "fixed_s": (graph.num_tensors,),
@@ -189,4 +195,4 @@ def _checked(costs: Costs, graph: Graph, topology: Topology) -> Costs:
             raise ConfigError(f"the cost model gives {name} that is negative or not finite")
     if costs.exec_s[graph.is_input].any():
         raise ConfigError("the cost model gives inputs exec_s other than 0")
-    return costs
+    return replace(costs, **{name: frozen(getattr(costs, name)) for name in shapes})

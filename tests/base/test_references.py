@@ -54,6 +54,23 @@ def test_kernels_read_and_write_what_tuples_refer_to() -> None:
     assert len(fill.signatures) == 1
 
 
+@compiled
+def total(outer: Outer) -> float:
+    """Only read."""
+    found = 0.0
+    for i in range(len(outer.values)):
+        found += outer.values[i]
+    return found
+
+
+def test_read_only_arrays_are_not_compiled_for_again() -> None:
+    outer = make(flag=True)
+    assert total(outer) == 3
+    outer.values.setflags(write=False)
+    assert total(outer) == 3
+    assert len(total.signatures) == 1
+
+
 def test_other_fields_are_compiled_for_again() -> None:
     values: Any = np.arange(3, dtype=np.float32)
     assert fill(make(flag=True)._replace(values=values)) == 6

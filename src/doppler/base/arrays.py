@@ -17,6 +17,7 @@ BoolArray = npt.NDArray[np.bool_]
 # far from the 1.8e308 at which a float64 becomes infinite. No machine needs others: 1e30 seconds
 # are 3e22 years.
 SMALLEST, LARGEST, RANGE = 1e-30, 1e30, "between 1e-30 and 1e30"
+CACHE_LINE = 64  # bytes, of every x86 and most ARM processors
 
 
 def frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -25,6 +26,15 @@ def frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         array = np.array(array, order="C")
         array.setflags(write=False)
     return array
+
+
+def on_cache_lines(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """A copy that begins with a cache line, so that kernels read vectors from one line each."""
+    memory = np.empty(array.nbytes + CACHE_LINE, np.uint8)
+    begin = -memory.ctypes.data % CACHE_LINE
+    copy = memory[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
 
 
 def csr(keys: IntArray, values: IntArray, size: int) -> tuple[IntArray, IntArray]:

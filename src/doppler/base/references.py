@@ -2,6 +2,9 @@
 
 Numba passes each field of a tuple as arguments of its own, an array as seven of them. Fifty arrays
 make 350 arguments of every helper that takes the tuple, and most of the time to compile it.
+
+Read-only arrays in them have the type of writable ones, so a kernel is compiled once for both, and
+takes those of a problem or a graph as they are. It must not write to them.
 """
 
 from functools import cache
@@ -31,7 +34,12 @@ def by_reference(*classes: type) -> None:
 
 def _type_of(value: Any, context: Any) -> Any:
     cls: Any = type(value)
-    return _reference(cls, tuple(typeof_impl(field, context) for field in value))
+    return _reference(cls, tuple(_field_type(field, context) for field in value))
+
+
+def _field_type(field: Any, context: Any) -> Any:
+    found = typeof_impl(field, context)
+    return found.copy(readonly=False) if isinstance(found, types.Array) else found
 
 
 @cache

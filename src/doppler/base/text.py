@@ -13,11 +13,6 @@ def visible(text: str) -> str:
     return "".join(map(_visible_character, text))
 
 
-def from_visible(text: str) -> str:
-    """The text that `visible` made this of."""
-    return text.encode("latin-1", "backslashreplace").decode("unicode_escape")
-
-
 def json_visible(text: str) -> str:
     r"""A JSON text with such characters, which only strings can hold, as its own `\u` escapes."""
     if text.replace("\n", "").isprintable():

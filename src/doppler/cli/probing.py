@@ -1,6 +1,5 @@
 """`dop probe`: measure this machine."""
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -78,7 +77,6 @@ def probe(
     from doppler.machine.probe import FORMAT as SAMPLES
     from doppler.machine.probe import probe as measure
     from doppler.machine.probe import samples_path, write_probe
-    from doppler.machine.validation import good_assignments, refine
     from doppler.topology.io import FORMAT as TOPOLOGY
 
     take_stdout(output, as_json=as_json)
@@ -93,8 +91,6 @@ def probe(
             links=links,
             graph=graph,
             devices=devices,
-            assignments=(lambda found: good_assignments(graph, found, seed)) if graph else None,
-            refine=partial(refine, graph) if graph else None,
             seed=seed,
             seconds=limit,
         )

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from time import monotonic
 from typing import Any, cast
@@ -27,6 +28,7 @@ from doppler.machine.host import HostWatch, measure_host
 from doppler.machine.kernels import measure_kernels
 from doppler.machine.links import measure_links
 from doppler.machine.robust import typical_s
+from doppler.machine.validation import good_assignments, refine
 from doppler.topology.io import write_topology
 from doppler.topology.topology import Topology
 from doppler.trace import Trace
@@ -40,8 +42,6 @@ HELD_OUT = 4  # one assignment in four is held out of the fit
 FORMAT, VERSION = "doppler-samples", 1
 TEXTS, NUMBERS = Sample._fields[:3], Sample._fields[3:]
 
-MakeAssignments = Callable[[Topology], Sequence[Assignment]]
-Refine = Callable[[Topology, Sequence[Measured], Sequence[Measured]], Refined]
 MakeBackend = Callable[[Topology], Backend]
 
 
@@ -52,7 +52,7 @@ class ProbeErrors:
     links: dict[str, float]  # by way: throughput of several transfers, root mean square
     roofline: dict[str, float]  # by kind of kernel: seconds, mean
     held_out: dict[str, float]  # by kind of vertex: seconds in runs that were not fitted, mean
-    makespans: dict[str, float]  # of the same runs, mean: `before` and `after` refining, if so
+    makespans: dict[str, float]  # of the same runs, mean: `before` and `after` refining
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +74,6 @@ def probe(
     links: str = HOST,
     graph: Graph | None = None,
     devices: int | None = None,
-    assignments: MakeAssignments | None = None,
-    refine: Refine | None = None,
     ahead: int = 1,
     seed: int = 0,
     seconds: float = 60.0,
@@ -88,10 +86,9 @@ def probe(
     the backend, the host by tiny tasks through the engine.
 
     A `graph` is then run under diverse assignments, and its kernels and links get the seconds they
-    took there. On the topology that gives, `assignments` makes good ones, which are run in turn,
-    twice over: what things take where all devices are busy counts most. Each time `refine` fits
-    the topology to the measured makespans; it gets those to fit and those held out. All that takes
-    about `seconds`. (`doppler.machine.validation` has an `assignments` and a `refine`.)
+    took there. On the topology that gives, placers and a short search find good ones, which are run
+    in turn, twice over: what things take where all devices are busy counts most. Each time the
+    costs of the host are fitted to the measured makespans. All that takes about `seconds`.
 
     >>> import doppler as dp
     >>> dp.probe("cpu", devices=1, seconds=0.5).topology.num_devices
@@ -111,14 +108,16 @@ def probe(
         if graph is None:
             return ProbeResult(_described(first, None), tuple(samples), errors)
         runs = _Runs(engine, graph)
-        timed, refined = _probe_graph(runs, watch, first, until, assignments, refine, seed)
+        timed, refined = _probe_graph(runs, watch, first, until, seed)
     fitted, held_out = (runs.traces(held_out=h) for h in (False, True))
     samples += _samples(graph, first, [*fitted, *held_out])
-    errors = replace(errors, held_out=duration_errors(timed, graph, held_out or fitted))
-    if refined:
-        errors = replace(errors, makespans={"before": refined.before, "after": refined.after})
+    errors = replace(
+        errors,
+        held_out=duration_errors(timed, graph, held_out or fitted),
+        makespans={"before": refined.before, "after": refined.after},
+    )
     return ProbeResult(
-        topology=_described(refined.topology if refined else timed, graph),
+        topology=_described(refined.topology, graph),
         samples=tuple(samples),
         errors=errors,
         runs=sum(len(found) for found in runs.found.values()),
@@ -197,31 +196,24 @@ def _measure_parts(
 
 
 def _probe_graph(
-    runs: "_Runs",
-    watch: HostWatch,
-    first: Topology,
-    until: float,
-    assignments: MakeAssignments | None,
-    refine: Refine | None,
-    seed: int,
-) -> tuple[Topology, Refined | None]:
+    runs: "_Runs", watch: HostWatch, first: Topology, until: float, seed: int
+) -> tuple[Topology, Refined]:
     """The topology as timed in rounds of runs of the graph, and what refining made of it."""
     graph, began = runs.graph, monotonic()
     chosen = probing_assignments(graph, first, seed)
-    timed, host = first, replace(first.host, completion_s=0.0)  # it is for calibration to find
-    refined: Refined | None = None
+    timed, refined = first, Refined(first, inf, inf)
+    host = replace(first.host, completion_s=0.0)  # it is for calibration to find
     for number, share in enumerate(SHARES):
+        if number >= FEWEST_ROUNDS and monotonic() > until:
+            break
         if number:
-            if assignments is None or (number >= FEWEST_ROUNDS and monotonic() > until):
-                break
-            chosen = [*assignments(refined.topology if refined else timed)]
+            chosen = good_assignments(graph, refined.topology, seed)
         watch.reset()
         runs.run(chosen, began + share * (until - began))
         host = replace(host, dispatch_s=watch.dispatch_s or host.dispatch_s)
         fitted = runs.traces(held_out=False) or runs.traces(held_out=True)
         timed = calibrate(replace(first, host=host), graph, fitted)
-        if refine:
-            refined = refine(timed, *(runs.measured(held_out=h) for h in (False, True)))
+        refined = refine(graph, timed, *(runs.measured(held_out=h) for h in (False, True)))
     return timed, refined
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from math import nan
 from operator import index
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from doppler.base.writing import write_text
 from doppler.errors import ConfigError, EngineError, MissingExtraError, OutOfMemoryError
 from doppler.executor import Executor
 from doppler.graph.graph import Graph
+from doppler.machine.calibration import Measured, Refined
 from doppler.placers.registry import make_placer
 from doppler.placers.search.annealing import INSTANT, SearchConfig, search
 from doppler.placers.warm_up import warm_up_search
@@ -26,9 +27,6 @@ from doppler.resolve import as_assignment, as_graph, as_topology
 from doppler.sim.config import SimConfig
 from doppler.sim.simulator import Simulator
 from doppler.topology.topology import Topology
-
-if TYPE_CHECKING:
-    from doppler.machine.calibration import Measured, Refined
 
 FORMAT, VERSION = "doppler-validation", 1
 EVALUATIONS = 20_000  # of the longest search for good assignments
@@ -157,8 +155,8 @@ def validate(
 
 
 def refine(
-    graph: Graph, topology: Topology, fitted: Sequence["Measured"], held_out: Sequence["Measured"]
-) -> "Refined":
+    graph: Graph, topology: Topology, fitted: Sequence[Measured], held_out: Sequence[Measured]
+) -> Refined:
     """The topology with the costs of the host that predict measured makespans best.
 
     What starting a task and seeing its end costs the host is hard to time: it depends on the
@@ -166,8 +164,6 @@ def refine(
     So `dispatch_s` and `completion_s` are scaled until the simulator predicts the fitted ones;
     good ones count most. If that does not help those held out, nothing changes.
     """
-    from doppler.machine.calibration import Refined
-
     priced = replace(graph, exec_s=Problem(graph, topology).costs.exec_s)
     off_fitted = _error_of(priced, topology, fitted)
     off_held_out = _error_of(priced, topology, held_out or fitted)
@@ -212,7 +208,7 @@ def _scaled(topology: Topology, steps: FloatArray) -> Topology:
 
 
 def _error_of(
-    graph: Graph, topology: Topology, runs: Sequence["Measured"]
+    graph: Graph, topology: Topology, runs: Sequence[Measured]
 ) -> Callable[[Topology], float]:
     """How far a topology's makespans are off those of runs: the mean of |log(predicted/measured)|.
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from doppler.base.arrays import FloatArray, IntArray
-from doppler.base.jit import by_reference, njit, part, uint64
+from doppler.base.arrays import FloatArray, IntArray, on_cache_lines
+from doppler.base.jit import KERNEL, by_reference, compiled, inlined, njit, uint64
 from doppler.mdp.features import (
     EXTRA_START,
     MEMORY_SHARE,
@@ -27,17 +27,13 @@ from doppler.mdp.rollout import NO_GROUP, UNASSIGNED, PartialAssignments
 
 Floats = npt.NDArray[np.float32]
 
-# As in `doppler.sim.kernel`: nothing here allocates, so there are no references to count.
-_OPTIONS: Any = {"nogil": True, "_nrt": False}
-compiled: Any = njit(cache=True, no_cfunc_wrapper=True, **_OPTIONS)
-inlined: Any = part(**_OPTIONS)
 # Optimised on its own, so that the order of its sums is the same whoever calls it.
 summing: Any = njit(
     fastmath={"reassoc", "contract"},
     forceinline=True,
     no_cpython_wrapper=True,
     no_cfunc_wrapper=True,
-    **_OPTIONS,
+    **KERNEL,
 )
 LEAK = np.float32(0.01)  # slope of LeakyReLU below zero
 LEAST_WEIGHT = 1e-280  # of all candidates together; below, rounding shows
@@ -143,9 +139,9 @@ def make_state(t: Tables, w: Weights) -> State:
         read_count=np.zeros((n, d)),
         features=np.zeros((d, NUM_FEATURES)),
         near=np.zeros((3, d)),
-        layer=np.zeros(width, np.float32),
-        deep=np.zeros(depth, np.float32),
-        device_sum=np.zeros((d, width), np.float32),
+        layer=on_cache_lines(np.zeros(width, np.float32)),
+        deep=on_cache_lines(np.zeros(depth, np.float32)),
+        device_sum=on_cache_lines(np.zeros((d, width), np.float32)),
         logits=np.zeros(d),
         same=np.zeros(d),
     )

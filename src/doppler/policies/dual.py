@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from doppler.base.arrays import on_cache_lines
 from doppler.mdp.features import NUM_FEATURES
 from doppler.mdp.instance import Instance
 from doppler.policies.arrays.config import NUM_STATE_COLUMNS, NUM_VERTEX_COLUMNS
@@ -90,9 +91,7 @@ class DualPolicy(TrainablePolicy):
             "out": place.out.weight[0],
             "crowded": torch.tensor([place.crowded]),
         }
-        arrays = {
-            k: np.array(t.detach().cpu().numpy(), np.float32, order="C") for k, t in tensors.items()
-        }
+        arrays = {k: on_cache_lines(t.detach().float().cpu().numpy()) for k, t in tensors.items()}
         return {"score": np.array(scores.select.detach().cpu().numpy(), np.float64), **arrays}
 
 

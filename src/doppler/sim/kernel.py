@@ -7,18 +7,13 @@ a plain queue. The order in which events of one instant are taken in never matte
 are compared by (priority or ready time, task): that is what lets this equal its readable twin.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from doppler.base.arrays import BoolArray, FloatArray, IntArray
-from doppler.base.jit import by_reference, njit, part
+from doppler.base.jit import by_reference, compiled, inlined
 
-# Without `_nrt=False` every read of an array in a tuple counts references: 20 times slower.
-# Nothing here allocates, so there is nothing to count.
-_OPTIONS: Any = {"nogil": True, "_nrt": False}
-compiled: Any = njit(cache=True, no_cfunc_wrapper=True, **_OPTIONS)
-inlined: Any = part(**_OPTIONS)
 BELOW = 1 - 1e-12  # bounds are rounded in another order than what they bound: stay below
 UNLIMITED = 1 << 60  # lanes of a link without a limit
 

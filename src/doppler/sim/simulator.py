@@ -243,8 +243,6 @@ class Simulator(SimulatorBase):
                 and (problem.transfer_s[problem.is_produced] > 0).all()
             ),
         }
-        # Fresh arrays: read-only ones have another type, and would be compiled for again.
-        fixed = {k: np.array(v) if isinstance(v, np.ndarray) else v for k, v in fixed.items()}
         self._fixed = problem, fixed
         return fixed
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from doppler.base.arrays import BoolArray, FloatArray, IntArray
-from doppler.base.jit import by_reference
-from doppler.placers.lists.kernel import ListState, compiled, inlined, put
+from doppler.base.jit import by_reference, compiled, inlined
+from doppler.placers.lists.kernel import ListState, put
 from doppler.placers.lists.rules import PlanArrays
 
 

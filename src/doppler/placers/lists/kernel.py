@@ -4,18 +4,13 @@ Ready vertices are in a heap by their place in the sequence, so a graph takes
 O(V (log V + D G W) + E D) for D devices, G gaps and a window of W.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from doppler.base.arrays import FloatArray, IntArray
-from doppler.base.jit import by_reference, njit, part
+from doppler.base.jit import by_reference, compiled, inlined
 from doppler.placers.lists.rules import PlanArrays
-
-# As in `doppler.sim.kernel`: nothing here allocates, so there are no references to count.
-_OPTIONS: Any = {"nogil": True, "_nrt": False}
-compiled: Any = njit(cache=True, no_cfunc_wrapper=True, **_OPTIONS)
-inlined: Any = part(**_OPTIONS)
 
 
 class ListState(NamedTuple):

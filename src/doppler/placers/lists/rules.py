@@ -90,23 +90,23 @@ class ListSchedule:
 
 
 def flatten(problem: Problem) -> PlanArrays:
-    """The arrays of a problem that list schedulers work on; writable, as kernels expect them."""
+    """Those arrays of a problem, as they are."""
     graph, costs, edges = problem.graph, problem.costs, problem.edges
     return PlanArrays(
         num_reads=np.where(graph.is_input, -1, problem.num_reads),
-        edge_ptr=edges.ptr.copy(),
-        edge_tensor=edges.tensor.copy(),
-        edge_reader=edges.reader.copy(),
-        read_ptr=graph.read_ptr.copy(),
-        read_tensor=graph.read_tensor.copy(),
-        whole_bytes=problem.produced_bytes.copy(),
-        max_bytes=problem.working_bytes.copy(),
-        exec_s=costs.exec_s.copy(),
-        fixed_s=costs.fixed_s.copy(),
-        tensor_bytes=graph.tensor_bytes.copy(),
-        latency_s=problem.latency_s.copy(),
-        s_per_byte=problem.s_per_byte.copy(),
-        slot_ptr=problem.slot_ptr.copy(),
+        edge_ptr=edges.ptr,
+        edge_tensor=edges.tensor,
+        edge_reader=edges.reader,
+        read_ptr=graph.read_ptr,
+        read_tensor=graph.read_tensor,
+        whole_bytes=problem.produced_bytes,
+        max_bytes=problem.working_bytes,
+        exec_s=costs.exec_s,
+        fixed_s=costs.fixed_s,
+        tensor_bytes=graph.tensor_bytes,
+        latency_s=problem.latency_s,
+        s_per_byte=problem.s_per_byte,
+        slot_ptr=problem.slot_ptr,
     )
 
 

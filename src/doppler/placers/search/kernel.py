@@ -1,16 +1,13 @@
 """The inner loop of search: moves on one assignment, each simulated, accepted or undone."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from doppler.base.arrays import FloatArray, IntArray
-from doppler.base.jit import by_reference, njit, part
+from doppler.base.jit import by_reference, compiled, inlined
 from doppler.sim.kernel import UNFINISHED, Arrays, Scratch, run_batch
 
-_OPTIONS: Any = {"nogil": True, "_nrt": False}
-compiled: Any = njit(cache=True, no_cfunc_wrapper=True, **_OPTIONS)
-inlined: Any = part(**_OPTIONS)
 NEAR = 0.75  # probability that the device to move to is that of a vertex nearby
 WALK = 8  # vertices that are moved along the dataflow at once, at most
 INFEASIBLE = 1e290  # for each task that never starts for lack of memory: any other cost is less

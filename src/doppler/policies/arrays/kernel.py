@@ -10,29 +10,20 @@ import numpy as np
 import numpy.typing as npt
 
 from doppler.base.arrays import FloatArray, IntArray
-from doppler.base.jit import njit
+from doppler.base.jit import KERNEL, by_reference, njit
+from doppler.mdp.instance import Tables
 from doppler.mdp.kernel import LEAK
 
 Floats = npt.NDArray[np.float32]
 
-# As in `doppler.sim.kernel`: nothing here allocates, so there are no references to count.
-_OPTIONS: Any = {"nogil": True, "no_cfunc_wrapper": True, "_nrt": False, "fastmath": {"contract"}}
+_OPTIONS: Any = {"no_cfunc_wrapper": True, "fastmath": {"contract"}, **KERNEL}
 compiled: Any = njit(cache=True, **_OPTIONS)
 _PART: Any = {"no_cpython_wrapper": True, **_OPTIONS}
 part: Any = njit(**_PART)
 BLOCK = 32  # vertices at a time: what they hear stays in a cache
 EPSILON = 1e-5  # of torch's LayerNorm
 
-
-class Edges(NamedTuple):
-    """The edges of an instance, by producer and by reader."""
-
-    edge_ptr: IntArray  # (n+1,) edges that leave a vertex
-    reader: IntArray  # (m,)
-    producer: IntArray  # (m,)
-    read_ptr: IntArray  # (n+1,) edges that enter a vertex
-    read_edge: IntArray  # (m,)
-    columns: Floats  # (m, 2)
+by_reference(Tables)
 
 
 class Round(NamedTuple):
@@ -114,14 +105,19 @@ def make_scratch(size: int, width: int) -> LayerScratch:
 
 
 @compiled
-def pass_messages(e: Edges, r: Round, h: Floats, s: LayerScratch, out: Floats) -> None:
-    """Fill in (n, H) what the vertices are after a round that they were `h` before."""
+def pass_messages(
+    t: Tables, columns: Floats, r: Round, h: Floats, s: LayerScratch, out: Floats
+) -> None:
+    """Fill in (n, H) what the vertices are after a round that they were `h` before.
+
+    Edges have (m, 2) columns.
+    """
     n, width = h.shape
     multiply(h, n, r.ends, r.ends_bias, s.wide)
     for first in range(0, n, BLOCK):
         count = min(BLOCK, n - first)
         for i in range(count):
-            hear(e, r, h, s, first + i, i)
+            hear(t, columns, r, h, s, first + i, i)
         multiply(s.heard, count, r.update, r.update_bias, s.narrow)
         for i in range(count):
             for j in range(width):
@@ -131,7 +127,9 @@ def pass_messages(e: Edges, r: Round, h: Floats, s: LayerScratch, out: Floats) -
 
 
 @part
-def hear(e: Edges, r: Round, h: Floats, s: LayerScratch, v: int, row: int) -> None:
+def hear(
+    t: Tables, columns: Floats, r: Round, h: Floats, s: LayerScratch, v: int, row: int
+) -> None:
     """Fill in a row of `heard`: a vertex, what its producers send and what its readers return."""
     width = h.shape[1]
     heard, own = s.heard[row], s.wide[v]
@@ -139,16 +137,16 @@ def hear(e: Edges, r: Round, h: Floats, s: LayerScratch, v: int, row: int) -> No
         heard[j] = h[v, j]
         heard[width + j] = 0.0
         heard[2 * width + j] = 0.0
-    for i in range(e.read_ptr[v], e.read_ptr[v + 1]):
-        edge = e.read_edge[i]
-        other = s.wide[e.producer[edge]]
-        a, b = e.columns[edge, 0], e.columns[edge, 1]
+    for i in range(t.read_ptr[v], t.read_ptr[v + 1]):
+        edge = t.read_edge[i]
+        other = s.wide[t.edge_producer[edge]]
+        a, b = columns[edge, 0], columns[edge, 1]
         for j in range(width):
             sent = other[j] + own[width + j] + (a * r.edge[0, j] + b * r.edge[1, j])
             heard[width + j] += sent if sent > 0.0 else LEAK * sent
-    for edge in range(e.edge_ptr[v], e.edge_ptr[v + 1]):
-        other = s.wide[e.reader[edge]]
-        a, b = e.columns[edge, 0], e.columns[edge, 1]
+    for edge in range(t.edge_ptr[v], t.edge_ptr[v + 1]):
+        other = s.wide[t.edge_reader[edge]]
+        a, b = columns[edge, 0], columns[edge, 1]
         for j in range(width):
             against = a * r.edge[0, width + j] + b * r.edge[1, width + j]
             sent = other[2 * width + j] + own[3 * width + j] + against

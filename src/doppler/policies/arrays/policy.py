@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from doppler.base.arrays import on_cache_lines
 from doppler.mdp.features import CROWDED, DEVICE_FEATURES, FEATURE_SETS, NUM_FEATURES, VERTEX_STATE
 from doppler.mdp.instance import Instance
 from doppler.policies.arrays.config import (
@@ -18,7 +19,7 @@ from doppler.policies.arrays.config import (
 
 if TYPE_CHECKING:
     from doppler.mdp.kernel import Weights
-    from doppler.policies.arrays.kernel import Edges, Round
+    from doppler.policies.arrays.kernel import Round
 
 Floats = npt.NDArray[np.float32]
 
@@ -49,16 +50,17 @@ class ArrayPolicy:
         h, z, other = (np.empty((n, width), np.float32) for _ in range(3))
         linear(vertices, *self._layer("encoder.embed"), h)
         linear(vertices, *self._layer("features"), z)
-        edges, scratch = _edges(instance), make_scratch(n, width)
+        columns = np.ascontiguousarray(_spread(instance.edge_features))
+        scratch = make_scratch(n, width)
         for number in range(self.config.rounds):
-            pass_messages(edges, self._round(number), h, scratch, other)
+            pass_messages(instance.tables, columns, self._round(number), h, scratch, other)
             h, other = other, h
         scratch.wide[:, :width], scratch.wide[:, 3 * width :] = h, z
         means_along(instance.entry_path, h, scratch, width)
         means_along(instance.exit_path, h, scratch, 2 * width)
         scores, (last, bias) = np.empty(n), self._layer("select.head.2")
         score(scratch, *self._layer("select.head.0"), last[:, 0].copy(), float(bias[0]), scores)
-        vertex, placed = np.empty((n, width), np.float32), other
+        vertex, placed = on_cache_lines(np.empty((n, width), np.float32)), other
         linear(np.concatenate([h, z], axis=1), *self._layer("place.vertex"), vertex)
         linear(h, *self._layer("place.placed"), placed)
         placed *= np.float32(instance.num_devices / max(n, 1))
@@ -80,7 +82,7 @@ class ArrayPolicy:
 
     def _layer(self, name: str) -> tuple[Floats, Floats]:
         """The matrix of a linear layer, (from, to), and its bias."""
-        matrix = np.array(self.tensors[f"{name}.weight"].T, order="C")
+        matrix = on_cache_lines(self.tensors[f"{name}.weight"].T)
         bias = self.tensors.get(f"{name}.bias")
         return matrix, np.zeros(matrix.shape[1], np.float32) if bias is None else bias.copy()
 
@@ -101,7 +103,7 @@ class ArrayPolicy:
         rows = np.zeros((NUM_FEATURES, self.config.width), np.float32)
         names = FEATURE_SETS[self.config.features]
         rows[[DEVICE_FEATURES.index(name) for name in names]] = self._layer("place.feature")[0]
-        return rows
+        return on_cache_lines(rows)
 
 
 def from_torch(policy: Any) -> ArrayPolicy:
@@ -145,14 +147,6 @@ def _vertex_columns(instance: Instance) -> Floats:
     state = np.zeros((instance.num_vertices, NUM_STATE_COLUMNS), np.float32)
     state[:, VERTEX_STATE.index("candidate")] = instance.tables.num_reads == 0
     return np.concatenate([_spread(instance.vertex_features), state], axis=1)
-
-
-def _edges(instance: Instance) -> "Edges":
-    from doppler.policies.arrays.kernel import Edges
-
-    t = instance.tables
-    columns = np.ascontiguousarray(_spread(instance.edge_features))
-    return Edges(t.edge_ptr, t.edge_reader, t.edge_producer, t.read_ptr, t.read_edge, columns)
 
 
 def _spread(values: Floats) -> Floats:

@@ -8,18 +8,12 @@ from itself to the root; for the gradient it is the other way round. Nothing is 
 every node scales its sums by its own largest term, so no spread of scores is too wide.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from doppler.base.arrays import FloatArray, IntArray
-from doppler.base.jit import njit
-
-# As in `doppler.sim.kernel`: nothing here allocates, so there are no references to count.
-_OPTIONS: Any = {"nogil": True, "no_cfunc_wrapper": True, "_nrt": False}
-compiled: Any = njit(cache=True, **_OPTIONS)
-_INLINED: Any = {"forceinline": True, "no_cpython_wrapper": True, **_OPTIONS}
-inlined: Any = njit(**_INLINED)
+from doppler.base.jit import compiled, inlined
 
 
 class Tree(NamedTuple):
