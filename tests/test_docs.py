@@ -44,7 +44,11 @@ def pages_with(language: str) -> list[Path]:
 def test_commands(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In order, in one folder, as a reader would type them; files shown in the page are there."""
+    """In order, in one folder, as a reader would type them; files shown in the page are there.
+
+    Only what `dop train` does at the end, looking what is had without training, takes no time.
+    """
+    monkeypatch.setattr("doppler.runs.comparison.MAX_S", 0.02)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     write_shown_files(page, tmp_path)

@@ -45,15 +45,6 @@ def device(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Threads that wait for each other on busy cores take far longer than this work does."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def run_torch(kernel: Kernel, inputs: list[Array], device: str = "cpu") -> Array:
     """The output of the compiled kernel, after checking that it left its inputs as they were."""
     tensors = [torch.tensor(x, device=device) for x in inputs]
