@@ -9,7 +9,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 
 import pytest
-from command_line import runner
+from command_line import compare_in_one_process, runner
 
 import doppler as dp
 
@@ -46,9 +46,10 @@ def test_commands(
 ) -> None:
     """In order, in one folder, as a reader would type them; files shown in the page are there.
 
-    Only what `dop train` does at the end, looking what is had without training, takes no time.
+    But `dop train` compares its result with other placers for a moment only.
     """
     monkeypatch.setattr("doppler.runs.comparison.MAX_S", 0.02)
+    compare_in_one_process(monkeypatch)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     write_shown_files(page, tmp_path)
