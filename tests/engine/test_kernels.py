@@ -1,6 +1,6 @@
 """Every kernel computes in torch what it computes in numpy, and leaves its inputs alone."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
