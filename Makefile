@@ -10,8 +10,12 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 demo: $(VENV)/base.stamp  ## simulate a graph on four devices and draw the timeline
 	$(BIN)/dop demo
 
+# Bytecode is written, whatever the environment says: tests start many processes. Kernels are
+# compiled here, once: each worker of pytest would compile them again.
+test: export PYTHONDONTWRITEBYTECODE =
 test: $(VENV)/dev.stamp  ## run the tests
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -c "from doppler.placers.warm_up import warm_up; warm_up()"
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 fuzz: export FUZZ_CASES ?= 100000
 fuzz: $(VENV)/dev.stamp  ## run `dop` on many more broken and odd files than the tests do

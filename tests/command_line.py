@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from doppler.cli.main import main
+from doppler.placers.base import cores
 
 
 class Result(NamedTuple):
@@ -22,6 +23,11 @@ class Result(NamedTuple):
 
 
 Dop = Callable[..., Result]
+
+
+def compare_in_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `dop compare` start one process for all placers: each has to import everything anew."""
+    monkeypatch.setattr("doppler.placers.comparison.cores", lambda: cores()[:1])
 
 
 def runner(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Dop:

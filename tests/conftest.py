@@ -1,6 +1,14 @@
-"""Settings for all tests: no hypothesis example fails because the machine was slow."""
+"""Settings for all tests.
+
+No hypothesis example fails because the machine was slow, and torch and NumPy compute on one thread:
+every core has a worker of pytest, and threads that wait for each other on busy cores take many
+times as long as the work.
+"""
+
+import os
 
 from hypothesis import HealthCheck, settings
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # read where torch and NumPy are first imported
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")

@@ -11,43 +11,47 @@ pytest.importorskip("torch")
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 MISSING = ("pymetis", "mtkahypar", "ortools", "gymnasium", "typer", "rich")
-# A script as it is, where these cannot be imported.
+# A script as it is, where these cannot be imported, with one command line after the other.
 BARE = f"""
-import runpy, sys
+import contextlib, io, json, runpy, sys
 sys.modules.update(dict.fromkeys({MISSING!r}))
 sys.path.insert(0, {str(FOLDER)!r})
-sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[0], run_name="__main__")
+printed = []
+for sys.argv in json.loads(sys.argv[1]):
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    printed.append(out.getvalue())
+print(json.dumps(printed))
 """
 
 
-def printed(script: str, *arguments: str) -> str:
-    """What a script prints."""
-    command = [sys.executable, "-c", BARE, str(FOLDER / script), *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-
-def rivals(*arguments: str) -> str:
-    return printed("rivals.py", *arguments)
+def printed(script: str, *commands: tuple[str, ...]) -> list[str]:
+    """What a script prints for each of some command lines, all in one process."""
+    lines = json.dumps([(str(FOLDER / script), *command) for command in commands])
+    command = [sys.executable, "-c", BARE, lines]
+    found = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return [str(text) for text in json.loads(found)]
 
 
 def test_jobs_and_tables(tmp_path: Path) -> None:
-    names = rivals("list").split()
-    assert len(names) == len(set(names))
     results = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
     tiny = ("--seconds", "0.2", "--episodes", "16")
     methods = ("doppler", "placeto", "placeto-pretrain", "gdp", "seq2seq", "heft", "metis")
     wanted = [f"table/chainmm/{name}/0" for name in methods if name != "placeto-pretrain"]
     wanted += ["time/chainmm/gdp/0", "scaling/gdp/100", "scaling/gdp/200"]
+    parts = [
+        ("run", *wanted, *tiny, "--part", f"{number}/2", "--results", str(file))
+        for number, file in enumerate(results)
+    ]
+    listed, *_ = printed("rivals.py", ("list",), *parts)
+    names = listed.split()
+    assert len(names) == len(set(names))
     assert set(wanted) <= set(names)
-    for number, file in enumerate(results):
-        rivals("run", *wanted, *tiny, "--part", f"{number}/2", "--results", str(file))
     lines = [json.loads(line) for file in results for line in file.read_text().splitlines()]
     assert sorted(line["job"] for line in lines) == sorted(wanted)
     before = results[0].read_text()
-    rivals("run", *wanted, *tiny, "--part", "0/2", "--results", str(results[0]))
+    _, shown = printed("rivals.py", parts[0], ("show", *map(str, results)))
     assert results[0].read_text() == before  # what is done is not done again
-    shown = rivals("show", *map(str, results))
     assert "| gdp | " in shown
     assert "*198.0*" in shown
     assert "The same time, 0.2 s" in shown
@@ -56,19 +60,19 @@ def test_jobs_and_tables(tmp_path: Path) -> None:
 
 
 def test_zero_shot(tmp_path: Path) -> None:
-    assert "time/20000/10/7/2" in printed("zeroshot.py", "list").split()
     results, runs = tmp_path / "results.jsonl", tmp_path / "runs"
     few = ("--count", "1", "--sized", "1", "--problems", "2", "--max-vertices", "60")
-    short = ("--seconds", "0.2", "--train-seconds", "1", "--tune-seconds", "1")
+    short = ("--seconds", "0.2", "--train-seconds", "0.2", "--tune-seconds", "0.2")
     tiny = (*few, *short, "--runs", str(runs), "--results", str(results))
     wanted = ["train/all/0", "train/without-chainmm/0", "tuning/p100x4/chainmm/0"]
     for case in ("left-out/p100x4/chainmm", "families/fft/0", "machines/shared-bus/0"):
         wanted += [f"known/{case}", f"{case}/0"]
     wanted += ["plain/200/1/0", "time/200/1/0/0"]
-    printed("zeroshot.py", "run", *wanted, *tiny)
+    commands = (("list",), ("run", *wanted, *tiny), ("show", str(results)))
+    listed, _, tables = printed("zeroshot.py", *commands)
+    assert "time/20000/10/7/2" in listed.split()
     lines = [json.loads(line) for line in results.read_text().splitlines()]
     assert sorted(line["job"] for line in lines) == sorted(wanted)
-    tables = printed("zeroshot.py", "show", str(results))
     for row in ("`p100x4/chainmm` | ", "`fft` | 1 | ", "all machines | 1 | ", "200 | 1 | auto | "):
         assert f"| {row}" in tables
     assert "| all | 2 | " in tables
@@ -76,6 +80,6 @@ def test_zero_shot(tmp_path: Path) -> None:
     better["search"] /= 2
     again = tmp_path / "again.jsonl"
     again.write_text(json.dumps(better) + "\n")
-    for files in ((results, again), (again, results)):  # the best search counts, whichever is last
-        told = printed("zeroshot.py", "show", *map(str, files))
+    both = [("show", *map(str, files)) for files in ((results, again), (again, results))]
+    for told in printed("zeroshot.py", *both):  # the best search counts, whichever is last
         assert f"| `p100x4/chainmm` | {1e3 * better['search']:.2f} | +10" in told

@@ -435,13 +435,21 @@ def test_without_tensorboard(dop: Dop, here: Path, monkeypatch: pytest.MonkeyPat
     )
 
 
+IN_A_HURRY = """
+from doppler.cli.main import main
+from doppler.runs import comparison
+comparison.MAX_S = 0.02
+main()
+"""
+
+
 @pytest.mark.skipif(not hasattr(os, "openpty"), reason="no terminals here")
 def test_on_a_terminal(here: Path) -> None:
     """The view is drawn, and gone at the end: only what was printed stays."""
     ours, theirs = os.openpty()
     long = ("--config", "quick.toml", "--episodes", "200")
     process = subprocess.Popen(
-        [sys.executable, "-m", "doppler", "train", "graph.json", *long, "-o", "run"],
+        [sys.executable, "-c", IN_A_HURRY, "train", "graph.json", *long, "-o", "run"],
         cwd=here,
         stdout=subprocess.PIPE,
         stderr=theirs,

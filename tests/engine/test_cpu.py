@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import weakref
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -81,8 +82,17 @@ def seen_by_workers(topology: Topology) -> dict[str, tuple[set[int], int, bool]]
     return seen
 
 
-def test_workers_are_on_their_cores_and_use_one_thread() -> None:
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    """Torch computes on two threads outside of workers."""
     before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_workers_are_on_their_cores_and_use_one_thread() -> None:
     seen = seen_by_workers(machine())
     expected = {
         f"doppler-d{i}-0": (set(cores), 1, True)
@@ -95,7 +105,7 @@ def test_workers_are_on_their_cores_and_use_one_thread() -> None:
     thread = threading.Thread(target=lambda: fresh.append(torch.get_num_threads()))
     thread.start()
     thread.join()
-    assert [torch.get_num_threads(), *fresh] == [before, before]
+    assert [torch.get_num_threads(), *fresh] == [2, 2]
 
 
 def with_addresses(topology: Topology, *addresses: str) -> Topology:
