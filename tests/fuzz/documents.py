@@ -20,7 +20,7 @@ from doppler.base.files import to_json
 from doppler.graph import graph_from_json, graph_to_json
 from doppler.policies.arrays.config import PolicyConfig
 from doppler.problem import Problem
-from doppler.scheduler.listing import list_schedule
+from doppler.scheduler.list_scheduling import list_schedule
 from doppler.sharding import shard
 from doppler.sim import simulate
 from doppler.topology import topology_from_text, topology_to_json

@@ -25,8 +25,9 @@ from doppler.placers import bounds_of
 from doppler.problem import Problem
 from doppler.schedule import Schedule
 from doppler.scheduler.choose import STRATEGIES
-from doppler.scheduler.listing import list_schedule, schedule_from_trace
+from doppler.scheduler.list_scheduling import list_schedule, schedule_from_trace
 from doppler.sim import Noise, ReferenceSimulator, SimConfig, Simulator
+from doppler.testing import check_trace
 from doppler.topology import Host, Topology
 from doppler.trace import Trace
 
@@ -261,14 +262,13 @@ def test_no_makespan_is_below_a_lower_bound(data: st.DataObject) -> None:
     graph = data.draw(graphs(max_vertices=10, num_devices=topology.num_devices))
     devices = data.draw(devices_for(graph, topology))
     schedule = data.draw(st.none() | schedules_for(graph, topology, devices))
-    makespan = run(graph, topology, Assignment(devices, schedule=schedule)).makespan_s
+    assignment = Assignment(devices, schedule=schedule)
+    trace = Simulator(topology, FIXED).run(graph, assignment)
+    check_trace(trace, graph, topology, assignment, work_conserving=False)
+    makespan = trace.makespan_s
     bounds = bounds_of(Problem(graph, topology), mode="fixed")
     for bound in (bounds.path_s, bounds.work_s, bounds.window_s, bounds.host_s):
         assert makespan >= bound * (1 - 1e-9)
-
-
-def run(graph: Graph, topology: Topology, assignment: Assignment) -> Trace:
-    return Simulator(topology, FIXED).run(graph, assignment)
 
 
 def test_noise_changes_durations_but_not_the_order() -> None:

@@ -8,7 +8,7 @@ from doppler.assignment import Assignment
 from doppler.base.arrays import csr, rows
 from doppler.problem import Problem
 from doppler.schedule import Schedule
-from doppler.scheduler.listing import list_schedule
+from doppler.scheduler.list_scheduling import list_schedule
 from doppler.scheduler.memory import MemoryInOrder
 from doppler.sim.config import SimConfig
 from doppler.tasks import Tasks, dependencies

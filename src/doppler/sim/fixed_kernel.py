@@ -1,7 +1,7 @@
 """Mode `fixed`, compiled: list scheduling without host costs, and runs in the order of a schedule.
 
-Equal event for event to `scheduler.listing` and `sim.fixed`. A kernel of its own, so that mode
-`dynamic` does not have to be compiled together with it.
+Equal event for event to `scheduler.list_scheduling` and `sim.fixed`. A kernel of its own, which is
+compiled on first use, so that mode `dynamic` does not take longer to compile.
 """
 
 from typing import Any, NamedTuple

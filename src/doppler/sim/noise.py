@@ -8,7 +8,7 @@ import numpy as np
 from doppler.base.arrays import LARGEST, RANGE, SMALLEST, FloatArray, unbox_fields
 from doppler.errors import ConfigError
 from doppler.problem import Problem
-from doppler.scheduler.listing import task_seconds
+from doppler.scheduler.list_scheduling import task_seconds
 from doppler.tasks import Tasks
 
 

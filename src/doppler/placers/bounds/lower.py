@@ -14,7 +14,7 @@ from doppler.placers.bounds.memory import allowed, may_run_out, split_s
 from doppler.problem import Problem
 from doppler.resolve import as_problem
 from doppler.scheduler.choose import DYNAMIC, FIXED, check_mode
-from doppler.scheduler.listing import without_host
+from doppler.scheduler.list_scheduling import without_host
 from doppler.topology.topology import Topology
 
 MAX_LP_ROWS = 2000  # distinct vertices up to which the linear program is solved
