@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from doppler.base.arrays import IntArray
 from doppler.graph import Graph, build_graph
+from doppler.schedule import Schedule, all_tasks
+from doppler.tasks import dependencies, enumerate_tasks
 from doppler.topology import DTYPE_CLASSES, Device, Host, Link, Topology
 
 # Round values make ties likely, arbitrary ones make rounding visible.
@@ -101,6 +103,29 @@ def devices_for(draw: st.DrawFn, graph: Graph, topology: Topology) -> IntArray:
     """(V,) a device for every vertex, -1 for inputs."""
     device = st.integers(0, topology.num_devices - 1)
     return np.array([-1 if is_input else draw(device) for is_input in graph.is_input], np.int64)
+
+
+@st.composite
+def schedules_for(draw: st.DrawFn, graph: Graph, topology: Topology, devices: IntArray) -> Schedule:
+    """Any order of all tasks that can be kept, each in any slot or lane."""
+    tasks = enumerate_tasks(graph, topology, devices)
+    needed, needs = dependencies(graph, tasks)
+    missing = np.bincount(needs, minlength=graph.num_vertices + tasks.num_transfers)
+    ready = [t for t in all_tasks(graph, tasks).tolist() if missing[t] == 0]
+    order, rooms = [], []
+    while ready:
+        task = ready.pop(draw(st.integers(0, len(ready) - 1)))
+        order.append(task)
+        for other in needs[needed == task].tolist():
+            missing[other] -= 1
+            if missing[other] == 0:
+                ready.append(other)
+        k = task - graph.num_vertices
+        limit = (
+            topology.devices[devices[task]].slots if k < 0 else topology.links[tasks.link[k]].lanes
+        )
+        rooms.append(draw(st.integers(0, limit - 1)) if limit else -1)
+    return Schedule(np.array(order, np.int64), np.array(rooms, np.int64))
 
 
 _ODD_VALUES = [None, -1, 1.5, True, "x", "\ud800", "\0", [], {}, [[1]], math.nan, math.inf]

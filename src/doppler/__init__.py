@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from doppler.placers.learned.doppler import DopplerPlacer
     from doppler.problem import Problem
     from doppler.programs import Program, ProgramBuilder
+    from doppler.schedule import Schedule
     from doppler.serving.exploration import OnlineConfig
     from doppler.serving.online import OnlinePlacer
     from doppler.sharding import shard
@@ -74,6 +75,7 @@ _MODULE_OF = {
     "Program": "doppler.programs",
     "ProgramBuilder": "doppler.programs",
     "ReferenceSimulator": "doppler.sim",
+    "Schedule": "doppler.schedule",
     "SimConfig": "doppler.sim",
     "Simulator": "doppler.sim",
     "Topology": "doppler.topology",

@@ -1,4 +1,4 @@
-"""Assignment: a device for every vertex, and the order in which they were chosen."""
+"""Assignment: a device for every vertex, and where there is one, the order of all tasks."""
 
 import csv
 from dataclasses import dataclass
@@ -9,18 +9,27 @@ from typing import Any
 
 import numpy as np
 
-from doppler.base.arrays import IntArray, frozen, integers, reals
+from doppler.base.arrays import IntArray, integers, reals
 from doppler.base.files import check_header, check_keys, parse_json, read_text, source_name, to_json
 from doppler.base.notebook import brief, html_table
 from doppler.base.writing import write_text
-from doppler.errors import AssignmentError, FormatError
+from doppler.errors import AssignmentError, FormatError, WrongTypeError
 from doppler.graph.graph import Graph
+from doppler.schedule import (
+    Schedule,
+    numbers_or_null,
+    schedule_document,
+    schedule_from_document,
+    whole_numbers,
+)
+from doppler.tasks import enumerate_tasks
 from doppler.topology.topology import Topology
 
 FORMAT, VERSION = "doppler-assignment", 2
 CSV = ".csv"  # the ending of a plan for spreadsheets
 _TEXTS = ("graph", "topology", "placer", "problem")
 _NAMES = ("vertex_names", "device_names")
+_SECOND = (*_NAMES, "problem", "lower_bound_s", "schedule")  # since version 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,11 +54,14 @@ class Assignment:
     device_names: tuple[str, ...] = ()  # (D,) names of that topology's devices, where known
     bound_s: float = 0.0  # the best lower bound that its placer proved; 0 where it proved none
     problem: str = ""  # digest of the graph, topology and costs that it proved it for
+    schedule: Schedule | None = None  # the order of its tasks, where that is fixed
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "devices", _whole_numbers(self.devices, "devices"))
+        object.__setattr__(self, "devices", whole_numbers(self.devices, "devices"))
         if self.order is not None:
-            object.__setattr__(self, "order", _whole_numbers(self.order, "order"))
+            object.__setattr__(self, "order", whole_numbers(self.order, "order"))
+        if self.schedule is not None and not isinstance(self.schedule, Schedule):
+            raise WrongTypeError("schedule", self.schedule, "a Schedule or None")
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Assignment):
@@ -58,7 +70,8 @@ class Assignment:
         same_order = mine is theirs or (
             mine is not None and theirs is not None and np.array_equal(mine, theirs)
         )
-        return same_order and np.array_equal(self.devices, other.devices)
+        same_devices = np.array_equal(self.devices, other.devices)
+        return same_order and same_devices and self.schedule == other.schedule
 
     def __hash__(self) -> int:
         return hash(self.devices.tobytes())
@@ -88,7 +101,9 @@ class Assignment:
         by = f" by {brief(self.placer)}" if self.placer else ""
         on = f" on {brief(self.topology)}" if self.topology else ""
         placed = self.devices[self.devices >= 0]
-        return f"<Assignment{by}{on}: {len(placed)} vertices on {len(np.unique(placed))} devices>"
+        order = "" if self.schedule is None else f", {len(self.schedule.tasks)} tasks in order"
+        used = len(np.unique(placed))
+        return f"<Assignment{by}{on}: {len(placed)} vertices on {used} devices{order}>"
 
     def _repr_html_(self) -> str:
         devices, count = np.unique(self.devices[self.devices >= 0], return_counts=True)
@@ -107,6 +122,9 @@ class Assignment:
         check_devices(graph, topology.num_devices, self.devices)
         if self.order is not None:
             _check_order(graph, self.order)
+        if self.schedule is not None:
+            tasks = enumerate_tasks(graph, topology, self.devices)
+            self.schedule.check(graph, topology, tasks)
 
 
 def assignment_for(
@@ -127,13 +145,6 @@ def assignment_for(
         vertex_names=graph.vertex_names,
         device_names=tuple(device.name for device in topology.devices),
     )
-
-
-def _whole_numbers(values: Any, column: str) -> IntArray:
-    array = np.asarray(values)
-    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise AssignmentError(f"{column} must be a list of whole numbers, not {values!r}")
-    return frozen(array.astype(np.int64, copy=False))
 
 
 def check_devices(graph: Graph, num_devices: int, devices: IntArray) -> None:
@@ -193,14 +204,15 @@ def assignment_from_json(text: str, source: str) -> Assignment:
     check_keys(
         document,
         required=("format", "version", "devices"),
-        optional=(*_TEXTS[:3], "order", *(() if first else (*_NAMES, "problem", "lower_bound_s"))),
+        optional=(*_TEXTS[:3], "order", *(() if first else _SECOND)),
         source=source,
     )
     texts = {key: document.get(key, "") for key in _TEXTS}
     for key, value in texts.items():
         if not isinstance(value, str):
             raise FormatError(f"{source}: `{key}` must be text, not {value!r}")
-    devices = _device_column(document["devices"], source)
+    hint = "a device number ≥ 0, or null for an input"
+    devices = numbers_or_null(document["devices"], f"{source}: `devices`", hint=hint)
     names = {key: _name_column(document.get(key, []), f"{source}: `{key}`") for key in _NAMES}
     if names["vertex_names"] and len(names["vertex_names"]) != len(devices):
         raise FormatError(
@@ -217,6 +229,7 @@ def assignment_from_json(text: str, source: str) -> Assignment:
         bound_s=_bound(document.get("lower_bound_s", 0.0), source),
         vertex_names=names["vertex_names"],
         device_names=names["device_names"],
+        schedule=_schedule(document.get("schedule"), source),
         **texts,
     )
 
@@ -234,21 +247,6 @@ def _bound(value: Any, source: str) -> float:
     return float(number[0])
 
 
-def _device_column(values: Any, source: str) -> IntArray:
-    if not isinstance(values, list):
-        raise FormatError(f"{source}: `devices` must be a list")
-    negative = next((v for v in values if type(v) is int and v < 0), None)
-    devices = integers([-1 if v is None else v for v in values])
-    if devices is None or negative is not None:
-        bad = next(
-            v for v in values if v is not None and (type(v) is not int or not 0 <= v < 2**63)
-        )
-        raise FormatError(
-            f"{source}: `devices` holds {bad!r}", hint="a device number ≥ 0, or null for an input"
-        )
-    return devices
-
-
 def _order_column(values: Any, source: str) -> IntArray | None:
     if values is None:
         return None
@@ -256,6 +254,10 @@ def _order_column(values: Any, source: str) -> IntArray | None:
     if order is None:
         raise FormatError(f"{source}: `order` must be a list of vertex numbers")
     return order
+
+
+def _schedule(value: Any, source: str) -> Schedule | None:
+    return None if value is None else schedule_from_document(value, f"{source}: `schedule`")
 
 
 def write_assignment(assignment: Assignment, path: str | Path, *, force: bool = False) -> None:
@@ -298,4 +300,6 @@ def assignment_document(assignment: Assignment) -> dict[str, Any]:
     document["devices"] = [None if d < 0 else d for d in assignment.devices.tolist()]
     if assignment.order is not None:
         document["order"] = assignment.order.tolist()
+    if assignment.schedule is not None:
+        document["schedule"] = schedule_document(assignment.schedule)
     return document

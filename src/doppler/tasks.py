@@ -51,3 +51,23 @@ def enumerate_tasks(graph: Graph, topology: Topology, devices: IntArray) -> Task
         target=frozen(target),
         link=frozen(topology.route[source, target]),
     )
+
+
+def dependencies(graph: Graph, tasks: Tasks) -> tuple[IntArray, IntArray]:
+    """(P,) tasks that are needed, and (P,) the task that needs each.
+
+    A transfer needs the exec that makes its tensor; an exec needs, for each tensor that it reads,
+    the exec that makes it on its device or the transfer that brings it there.
+    """
+    size = graph.num_vertices
+    num_devices = int(tasks.devices.max(initial=0)) + 1
+    edges = np.flatnonzero(~graph.is_input[graph.tensor_producer[graph.edge_tensor]])
+    tensor, reader = graph.edge_tensor[edges], graph.edge_reader[edges]
+    giver = graph.tensor_producer[tensor]
+    remote = tasks.devices[giver] != tasks.devices[reader]
+    brought = np.searchsorted(
+        tasks.tensor * num_devices + tasks.target, tensor * num_devices + tasks.devices[reader]
+    )
+    giver = np.where(remote, size + brought, giver)
+    needed = np.concatenate([giver, graph.tensor_producer[tasks.tensor]])
+    return needed, np.concatenate([reader, size + np.arange(tasks.num_transfers)])

@@ -51,7 +51,9 @@ def test_listeners_are_told_of_the_outermost_compilation() -> None:
 def test_a_row_of_a_comparison_is_not_charged_with_it(
     time: Time, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(comparison, "solve", slow_to_compile(time, comparison.solve))
+    monkeypatch.setattr(
+        comparison, "solve_in_mode", slow_to_compile(time, comparison.solve_in_mode)
+    )
     problem = Problem(random_dag(vertices=6, depth=2), Topology.preset("p100x4"))
     row = comparison._row(problem, "critical-path", comparison.CompareConfig(seeds=1), 0.0)
     assert row.seconds == 1

@@ -10,6 +10,7 @@ from fake_time import Time, slow_to_compile
 from doppler import placers
 from doppler.base.compiling import preparing, report_compilation
 from doppler.cli.output import telling_of_compilation
+from doppler.placers import modes
 
 NOTICE = "compiling for this machine: 5 to 20 s, the first time only …\n"
 
@@ -67,9 +68,9 @@ def test_every_command_says_so(dop: Dop, fork: str, monkeypatch: pytest.MonkeyPa
         compile_twice()
         return real(*arguments, **options)
 
-    real = placers.solve
+    real = modes.solve_in_mode
     monkeypatch.setattr("doppler.cli.output.Timer", ImpatientTimer)
-    monkeypatch.setattr(placers, "solve", compiling)
+    monkeypatch.setattr(modes, "solve_in_mode", compiling)
     result = dop("place", fork, "-t", "reference:2", "-p", "single")
     assert (result.code, result.err) == (0, NOTICE)
 
@@ -79,7 +80,7 @@ def test_place_and_demo_do_not_time_it(
 ) -> None:
     time = Time(monkeypatch)
     with monkeypatch.context() as patch:
-        patch.setattr(placers, "solve", slow_to_compile(time, placers.solve))
+        patch.setattr(modes, "solve_in_mode", slow_to_compile(time, modes.solve_in_mode))
         result = dop("place", fork, "-t", "reference:2", "-p", "heft", "--json")
     assert result.json()["seconds"] == 1
     monkeypatch.setattr(placers, "make_placer", slow_to_compile(time, placers.make_placer))

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Sequence
 from copy import deepcopy
+from dataclasses import replace
 from io import BytesIO
 from math import inf, isfinite, nan
 from typing import Any
@@ -18,6 +19,8 @@ from doppler.assignment import assignment_document, assignment_for
 from doppler.base.files import to_json
 from doppler.graph import graph_from_json, graph_to_json
 from doppler.policies.arrays.config import PolicyConfig
+from doppler.problem import Problem
+from doppler.scheduler.list_scheduling import list_schedule
 from doppler.sharding import shard
 from doppler.sim import simulate
 from doppler.topology import topology_from_text, topology_to_json
@@ -115,6 +118,8 @@ _assignment = assignment_for(
     _graph, _topology, _devices, order=np.array([1, 2, 3]), placer="single"
 )
 ASSIGNMENT = assignment_document(_assignment)
+_schedule = list_schedule(Problem(_graph, _topology), _assignment)
+SCHEDULED = assignment_document(replace(_assignment, schedule=_schedule))
 UNNAMED = {"format": "doppler-assignment", "version": 1, "devices": [None, 0, 1, 0]}
 UNNAMED |= {"placer": "me", "order": [2, 1, 3]}
 _program = shard(programs.chainmm(size=4), parts=2)
@@ -315,7 +320,7 @@ def rewired(draw: st.DrawFn, document: Any) -> Any:
 kernels = rewired(PROGRAM).map(dumped) | renamed(PROGRAM).map(dumped)
 graphs = mostly(json_files(GRAPHS), text_files(REFERENCE))
 topologies = mostly(json_files([TOPOLOGY]) | text_files(TOML))
-assignments = json_files([ASSIGNMENT, UNNAMED])
+assignments = json_files([ASSIGNMENT, SCHEDULED, UNNAMED])
 traces = json_files([TRACE])
 configs = text_files(CONFIG) | json_files([{"seed": 3, "sim": {"episodes": 5}, "stages": ["sim"]}])
 _told = st.sampled_from(TEXTS) | st.text(max_size=8)

@@ -132,7 +132,7 @@ def about_graphs(draw: st.DrawFn) -> Case:
             return draw(command(["show", "g.json", *machine], files, may_write=False))
         case "place":
             placer = draw(st.sampled_from(PLACERS))
-            full = draw(st.sampled_from([[], ["--full"]]))
+            full = draw(st.sampled_from([[], ["--full"], ["--mode", "fixed"]]))
             return draw(command(["place", "g.json", *machine, "-p", placer, *full], files))
         case "import":
             kind = draw(st.sampled_from([[], ["--format", "doppler"]]))
@@ -165,7 +165,9 @@ def about_topologies(draw: st.DrawFn) -> Case:
 def about_assignments(draw: st.DrawFn) -> Case:
     graph = draw(st.sampled_from([GRAPH, TIMED]))
     files = {"a.json": draw(documents.assignments), "g.json": dumped(graph)}
-    machine = draw(st.sampled_from([[], ["-t", "p100x4"], ["-t", "reference:2"]]))
+    files |= {"m.json": dumped(TOPOLOGY)}
+    machines = [[], ["-t", "p100x4"], ["-t", "reference:2"], ["-t", "m.json"]]
+    machine = draw(st.sampled_from(machines))
     match draw(st.sampled_from(["show", "show with", "simulate", "execute"])):
         case "show":
             full = draw(st.sampled_from([[], ["--full"]]))
@@ -174,7 +176,8 @@ def about_assignments(draw: st.DrawFn) -> Case:
             verb = ["show", "a.json", "-g", "g.json", *machine]
             return draw(command(verb, files, may_write=False))
         case "simulate":
-            options = draw(st.sampled_from([[], ["--strategy", "order"], ["--bulk-synchronous"]]))
+            choices = [[], ["--strategy", "order"], ["--bulk-synchronous"], ["--mode", "fixed"]]
+            options = draw(st.sampled_from(choices))
             return draw(command(["simulate", "g.json", "a.json", *machine, *options], files))
         case _:
             verb = ["execute", "g.json", "a.json", *machine, "--backend", "null", "--repeat", "1"]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from doppler.cli.options import MAX_REPEATS, AsJson, GraphFile, Probe, Seed, TopologyName
+from doppler.cli.options import MAX_REPEATS, AsJson, GraphFile, Mode, Probe, Seed, TopologyName
 from doppler.cli.output import (
     amount,
     percent,
@@ -37,6 +37,7 @@ def compare(
         float,
         typer.Option(min=0.01, max=1e6, metavar="SECONDS", help="For each placer that searches."),
     ] = 10.0,
+    mode: Mode = "dynamic",
     probe: Probe = False,
     seed: Seed = 0,
     as_json: AsJson = False,
@@ -60,9 +61,11 @@ def compare(
         raise ConfigError("a placer is named twice")
     for name in names:
         make_placer(name)
+    config = CompareConfig(
+        seeds=seeds, noise=Noise(noise, noise), budget_s=budget, seed=seed, mode=mode
+    )
     graph = read_graph(graph_file)
     topology = find_topology(topology_name, graph, probe_again=probe)
-    config = CompareConfig(seeds=seeds, noise=Noise(noise, noise), budget_s=budget, seed=seed)
     rows = []
     with showing_progress():
         for row in compare_in_processes(Problem(graph, topology), names, config):

@@ -38,6 +38,13 @@ def complete_strategy(begun: str) -> list[str]:
     return _starting_with(begun, list(STRATEGIES))
 
 
+def complete_mode(begun: str) -> list[str]:
+    """The modes whose names begin so."""
+    from doppler.scheduler.choose import MODES
+
+    return _starting_with(begun, list(MODES))
+
+
 def complete_workload(begun: str) -> list[str]:
     """The workloads whose names begin so."""
     from doppler.programs.registry import WORKLOADS
@@ -78,6 +85,16 @@ Strategy = Annotated[
         metavar="NAME",
         autocompletion=complete_strategy,
         help="ChooseTask: from `dop list strategies`.",
+    ),
+]
+Mode = Annotated[
+    str,
+    typer.Option(
+        "--mode",
+        metavar="dynamic|fixed",
+        autocompletion=complete_mode,
+        help="dynamic: the host starts each task when it is ready. fixed: it starts all tasks "
+        "ahead in the order of a schedule, and devices wait for one another.",
     ),
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Random seed.")]

@@ -10,6 +10,7 @@ from doppler.cli.options import (
     AsJson,
     Force,
     GraphFile,
+    Mode,
     Probe,
     Seed,
     TopologyName,
@@ -48,6 +49,7 @@ def place(
         float,
         typer.Option(min=0.01, max=1e6, metavar="SECONDS", help="For placers that search."),
     ] = 10.0,
+    mode: Mode = "dynamic",
     output: Annotated[
         Path | None,
         typer.Option(
@@ -65,22 +67,25 @@ def place(
     """Give every vertex of a graph a device.
 
     Prints the plan, its simulated makespan, a lower bound that no assignment can beat, and the
-    gap: where there is none, the assignment is proven optimal.
+    gap: where there is none, the assignment is proven optimal. With --mode fixed, the assignment
+    gets a schedule too: an order of all tasks, on which a fifth of the budget is spent.
 
     Example: dop place graph.json --topology p100x4 -o assignment.json
     """
     from doppler.assignment import output_kind, write_assignment
     from doppler.base.compiling import clock
     from doppler.base.writing import check_output
-    from doppler.cli.plans import plan_document, print_plan
+    from doppler.cli.plans import order_note, plan_document, print_plan
     from doppler.cli.topologies import find_topology
     from doppler.formats import read_graph
-    from doppler.placers import gap, is_optimal, make_placer, proven_bound_s, searches, solve
+    from doppler.placers import gap, is_optimal, make_placer, proven_bound_s, searches
+    from doppler.placers.modes import solve_in_mode
     from doppler.plan import device_loads
     from doppler.problem import Problem
-    from doppler.sim import Simulator
+    from doppler.sim import SimConfig, Simulator
 
     take_stdout(output, as_json=as_json)
+    runtime = SimConfig(mode=mode)
     if output is not None:
         inputs = (graph_file, topology_name, placer.partition(":")[2] or None)
         check_output(output, kind=output_kind(output), inputs=inputs, force=force)
@@ -90,11 +95,12 @@ def place(
     problem = Problem(graph, topology)
     with showing_progress():
         began = clock()
-        solution = solve(chosen, problem, seed=seed, budget_s=budget if searches(chosen) else None)
+        budget_s = budget if searches(chosen) else None
+        solution = solve_in_mode(chosen, problem, mode, seed=seed, budget_s=budget_s)
         took = clock() - began
         assignment = solution.assignment
-        trace = Simulator(problem).run(graph, assignment, seed)
-        bound = proven_bound_s(problem, assignment)
+        trace = Simulator(problem, runtime).run(graph, assignment, seed)
+        bound = proven_bound_s(problem, assignment, mode)
     _log_members(solution)
     if output:
         write_assignment(assignment, output, force=force)
@@ -103,6 +109,7 @@ def place(
         "lower_bound_s": bound,
         "gap": gap(trace.makespan_s, bound),
         "optimal": is_optimal(trace.makespan_s, bound),
+        "mode": mode,
         "placer": placer,
         "won": solution.won,
         "seconds": took,
@@ -115,18 +122,18 @@ def place(
         print_json(summary | plan_document(assignment.by_name(graph, topology), loads))
         return
     print_plan(graph, assignment.by_name(graph, topology), loads, full=full)
-    stdout().print(_sentence(summary))
+    stdout().print(_sentence(summary, order_note(assignment)))
     announce(output)
 
 
-def _sentence(summary: dict[str, Any]) -> str:
+def _sentence(summary: dict[str, Any], order: str) -> str:
     """Who placed, the makespan, and how far it may be from the optimum."""
     placer, won = summary["placer"], summary["won"]
     who = placer if won == placer else f"{placer} ({won})"
     proven = ", proven optimal" if summary["optimal"] else ""
     return (
         f"{who} on {summary['topology']}: makespan {seconds(summary['makespan_s'])}, lower bound "
-        f"{seconds(summary['lower_bound_s'])}, gap {percent(summary['gap'])}{proven} "
+        f"{seconds(summary['lower_bound_s'])}, gap {percent(summary['gap'])}{proven}{order} "
         f"(placed in {seconds(summary['seconds'])})"
     )
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from doppler.cli.output import amount, note, seconds, stdout, table
 
 if TYPE_CHECKING:
+    from doppler.assignment import Assignment
     from doppler.graph import Graph
     from doppler.plan import DeviceLoad
 
@@ -44,6 +45,13 @@ def print_vertices(plan: Mapping[str, str], kinds: Mapping[str, str] | None = No
     for vertex, device in plan.items():
         shown.add_row(vertex, *([kinds[vertex]] if kinds else []), device)
     stdout().print(shown)
+
+
+def order_note(assignment: "Assignment") -> str:
+    """What to add to a line about an assignment that has a schedule."""
+    if assignment.schedule is None:
+        return ""
+    return f", {len(assignment.schedule.tasks)} tasks in a fixed order"
 
 
 def plan_document(plan: Mapping[str, str], loads: Sequence["DeviceLoad"]) -> dict[str, Any]:

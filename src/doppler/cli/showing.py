@@ -142,7 +142,7 @@ def _show_assignment(
     as_json: bool,
 ) -> None:
     """Which device each vertex gets; with its graph, also its plan and makespan."""
-    from doppler.cli.plans import plan_document, print_plan
+    from doppler.cli.plans import order_note, plan_document, print_plan
 
     if graph_file is None:
         if topology_name is not None:
@@ -153,22 +153,25 @@ def _show_assignment(
     from doppler.placers import gap, proven_bound_s
     from doppler.plan import device_loads
     from doppler.problem import Problem
-    from doppler.sim import Simulator
+    from doppler.scheduler.choose import DYNAMIC, FIXED
+    from doppler.sim import SimConfig, Simulator
 
     graph = read_graph(graph_file)
+    mode = DYNAMIC if assignment.schedule is None else FIXED
     topology = find_topology(topology_name, graph, assignment, probe_again=probe)
     problem = Problem(graph, topology)
-    trace = Simulator(problem).run(graph, assignment)
+    trace = Simulator(problem, SimConfig(mode=mode)).run(graph, assignment)
     plan, loads = (
         assignment.by_name(graph, topology),
         device_loads(graph, topology, assignment, trace),
     )
-    makespan, bound = trace.makespan_s, proven_bound_s(problem, assignment)
+    makespan, bound = trace.makespan_s, proven_bound_s(problem, assignment, mode)
     if as_json:
         summary: dict[str, Any] = {
             "makespan_s": makespan,
             "lower_bound_s": bound,
             "gap": gap(makespan, bound),
+            "mode": mode,
         }
         summary |= {"placer": assignment.placer, "topology": topology.name, "graph": graph.name}
         print_json(summary | plan_document(plan, loads))
@@ -177,13 +180,13 @@ def _show_assignment(
     by = f"{assignment.placer} " if assignment.placer else ""
     stdout().print(
         f"{by}on {topology.name}: makespan {seconds(makespan)}, lower bound {seconds(bound)}, "
-        f"gap {percent(gap(makespan, bound))}"
+        f"gap {percent(gap(makespan, bound))}{order_note(assignment)}"
     )
 
 
 def _show_without_graph(assignment: "Assignment", full: bool, as_json: bool) -> None:
     """Which device each vertex gets, by name where the file has names."""
-    from doppler.cli.plans import MAX_LISTED, print_vertices
+    from doppler.cli.plans import MAX_LISTED, order_note, print_vertices
 
     plan = _plan(assignment)
     if as_json:
@@ -193,6 +196,7 @@ def _show_without_graph(assignment: "Assignment", full: bool, as_json: bool) -> 
                 "topology": assignment.topology,
                 "graph": assignment.graph,
                 "lower_bound_s": assignment.bound_s or None,
+                "scheduled": assignment.schedule is not None,
                 "plan": plan,
             }
         )
@@ -211,7 +215,8 @@ def _show_without_graph(assignment: "Assignment", full: bool, as_json: bool) -> 
         for word, value in (("by", assignment.placer), ("for", assignment.topology))
         if value
     )
-    out.print(f"{len(plan)} operations assigned{' ' + made if made else ''}")
+    assigned = f"{len(plan)} operations assigned{' ' + made if made else ''}"
+    out.print(assigned + order_note(assignment))
     note("--graph shows its plan and makespan")
 
 

@@ -12,6 +12,7 @@ from doppler.cli.options import (
     AssignmentFile,
     Force,
     GraphFile,
+    Mode,
     Probe,
     Seed,
     Strategy,
@@ -20,6 +21,7 @@ from doppler.cli.options import (
 from doppler.cli.output import (
     amount,
     announce,
+    note,
     percent,
     print_json,
     seconds,
@@ -45,6 +47,7 @@ def simulate(
     assignment_file: AssignmentFile,
     topology_name: TopologyName = None,
     strategy: Strategy = "fifo",
+    mode: Mode = "dynamic",
     exec_noise: Annotated[float, Sigma] = 0.0,
     transfer_noise: Annotated[float, Sigma] = 0.0,
     device_noise: Annotated[float, Sigma] = 0.0,
@@ -72,6 +75,7 @@ def simulate(
     """Run an assignment in the work-conserving simulator.
 
     Prints a lower bound for all assignments, and the gap to it, unless noise may go below it.
+    With --mode fixed, an assignment without a schedule gets one by the strategy.
 
     Example: dop simulate graph.json assignment.json --topology p100x4 -o trace.json
     """
@@ -83,6 +87,7 @@ def simulate(
     from doppler.cli.topologies import find_topology
     from doppler.formats import read_graph
     from doppler.problem import Problem
+    from doppler.scheduler.choose import DYNAMIC
     from doppler.sim import Noise, SimConfig, Simulator
     from doppler.trace import FORMAT, write_trace
 
@@ -94,6 +99,7 @@ def simulate(
         noise=Noise(exec_noise, transfer_noise, device_noise, _factors(slowdown)),
         synchronous=bulk_synchronous,
         limit_memory=limit_memory,
+        mode=mode,
     )
     assignment = read_assignment(assignment_file)
     graph = read_graph(graph_file)
@@ -113,6 +119,8 @@ def simulate(
         print_json(_summary(trace, makespans.tolist(), bound, output))
     else:
         _print_summary(trace, makespans, bound)
+        if assignment.schedule is not None and mode == DYNAMIC:
+            note("the assignment has a schedule: --mode fixed keeps to it")
         announce(output)
 
 
@@ -136,8 +144,8 @@ def _lower_bound(problem: "Problem", assignment: "Assignment", config: "SimConfi
     if config.noise.is_random or min(config.noise.slowdown, default=1.0) < 1:
         return None
     if config.limit_memory:
-        return proven_bound_s(problem, assignment)
-    return replace(bounds_of(problem), memory_s=0.0).best_s
+        return proven_bound_s(problem, assignment, config.mode)
+    return replace(bounds_of(problem, config.mode), memory_s=0.0).best_s
 
 
 def _summary(

@@ -19,12 +19,13 @@ from doppler.errors import ConfigError, DopplerError, WrongTypeError
 from doppler.graph.graph import Graph
 from doppler.placers.base import Placer, checked_budget, cores, searches
 from doppler.placers.bounds.lower import bounds_of, gap
+from doppler.placers.modes import solve_in_mode
 from doppler.placers.own import check_placer
 from doppler.placers.registry import make_placer, placer_names
-from doppler.placers.solution import solve
-from doppler.placers.warm_up import warm_up_search
+from doppler.placers.warm_up import warm_up_fixed, warm_up_search
 from doppler.problem import Problem
 from doppler.resolve import as_problem
+from doppler.scheduler.choose import DYNAMIC, FIXED, check_mode
 from doppler.sim.config import SimConfig
 from doppler.sim.noise import Noise
 from doppler.sim.simulator import Simulator
@@ -39,12 +40,14 @@ class CompareConfig:
     noise: Noise = field(default_factory=lambda: Noise(exec_sigma=0.05, transfer_sigma=0.05))
     budget_s: float = 10.0  # for placers that take one
     seed: int = 0
+    mode: str = DYNAMIC
 
     def __post_init__(self) -> None:
         unbox_fields(self)
         if self.seeds < 1:
             raise ConfigError(f"seeds is {self.seeds}, must be at least 1")
         checked_budget(self.budget_s)
+        check_mode(self.mode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,7 @@ def compare(
     seeds: int = 10,
     seed: int = 0,
     cost_model: CostModel | None = None,
+    mode: str = DYNAMIC,
 ) -> list[ComparisonRow]:
     """A row for each placer, the fastest first and failures last.
 
@@ -99,7 +103,7 @@ def compare(
     preset. Placers are given by name or as objects; all that come with the package if left out.
     They run in this process, one after the other, each on all cores. `budget_s` is for those
     that search; `seeds` is the number of draws of the noise. `cost_model` prices the graph,
-    instead of the default one.
+    instead of the default one. `mode` is that of the runs: `dynamic` or `fixed`.
 
     >>> import doppler as dp
     >>> graph = dp.shard(dp.programs.chainmm(size=64), parts=2)
@@ -110,14 +114,14 @@ def compare(
     problem = as_problem(graph, topology, cost_model)
     if placers is not None and (isinstance(placers, str) or not isinstance(placers, Sequence)):
         raise WrongTypeError("placers", placers, "a list of names and placers")
-    config = CompareConfig(seeds=seeds, budget_s=budget_s, seed=seed)
+    config = CompareConfig(seeds=seeds, budget_s=budget_s, seed=seed, mode=mode)
     chosen = placer_names() if placers is None else list(placers)
     for placer in chosen:
         if isinstance(placer, str):
             make_placer(placer)
         else:
             check_placer(placer)
-    bound = bounds_of(problem).best_s
+    bound = bounds_of(problem, mode).best_s
     return ranked([_row(problem, placer, config, bound) for placer in track(chosen, "comparing")])
 
 
@@ -131,7 +135,9 @@ def compare_in_processes(
     its error in its row.
     """
     warm_up_search()  # so that the processes find everything compiled
-    bound = bounds_of(problem).best_s
+    if config.mode == FIXED:
+        warm_up_fixed()
+    bound = bounds_of(problem, config.mode).best_s
     context = multiprocessing.get_context("spawn")
     workers = max(1, min(len(placers), len(cores()) or os.cpu_count() or 1))
     started = context.Value("i", 0)
@@ -182,12 +188,12 @@ def _row(
         if isinstance(placer, str):
             placer = make_placer(placer)
         budget_s = config.budget_s if searches(placer) else None
-        solution = solve(placer, problem, seed=config.seed, budget_s=budget_s)
+        solution = solve_in_mode(placer, problem, config.mode, seed=config.seed, budget_s=budget_s)
         took = clock() - began
         assignment, bound = solution.assignment, max(bound, solution.bound_s)
         graph = problem.graph
-        trace = Simulator(problem).run(graph, assignment)
-        noisy = Simulator(problem, SimConfig(noise=config.noise))
+        trace = Simulator(problem, SimConfig(mode=config.mode)).run(graph, assignment)
+        noisy = Simulator(problem, SimConfig(noise=config.noise, mode=config.mode))
         seeds = range(config.seed, config.seed + config.seeds)
         draws = np.array([noisy.makespans(graph, [assignment], seed=s)[0] for s in seeds])
     except DopplerError as error:

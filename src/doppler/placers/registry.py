@@ -8,6 +8,7 @@ from doppler.cost import CostModel
 from doppler.errors import ConfigError, DopplerError, UnknownNameError
 from doppler.graph.graph import Graph
 from doppler.placers.base import Placer
+from doppler.placers.modes import solve_in_mode
 from doppler.placers.own import (
     installed_placers,
     is_reference,
@@ -15,9 +16,9 @@ from doppler.placers.own import (
     load_placer,
     package_of,
 )
-from doppler.placers.solution import solve
 from doppler.policies.arrays.checkpoint import has_shipped_policy
 from doppler.resolve import as_problem
+from doppler.scheduler.choose import DYNAMIC
 from doppler.topology.topology import Topology
 
 DEFAULT = "auto"
@@ -123,24 +124,28 @@ def place(
     budget_s: float | None = None,
     seed: int = 0,
     cost_model: CostModel | None = None,
+    mode: str = DYNAMIC,
 ) -> Assignment:
     """The assignment a placer, or the placer of that name, makes.
 
     Graph and topology may be given as the paths of their files, and the topology as the name of a
     preset. `budget_s` is the time that a placer which searches may take; a `ConfigError` for
     placers that do not. `cost_model` prices the graph, instead of the default one. What the placer
-    returns is checked; an `OutOfMemoryError` where the devices' memory is too small for it.
+    returns is checked; an `OutOfMemoryError` where the devices' memory is too small for it. In mode
+    `fixed` the assignment has a schedule: the order of all its tasks, which is searched for too.
 
     >>> import doppler as dp
     >>> graph = dp.shard(dp.programs.chainmm(size=64), parts=2)
     >>> assignment = dp.place(graph, "p100x4", "auto", budget_s=0.1)
     >>> len(assignment.by_name()) == len(graph.assigned)
     True
+    >>> dp.place(graph, "p100x4", "heft", mode="fixed").schedule is not None
+    True
     """
     if isinstance(placer, str):
         placer = make_placer(placer)
     problem = as_problem(graph, topology, cost_model)
-    return solve(placer, problem, seed=seed, budget_s=budget_s).assignment
+    return solve_in_mode(placer, problem, mode, seed=seed, budget_s=budget_s).assignment
 
 
 def _names() -> list[str]:

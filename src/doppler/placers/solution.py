@@ -119,7 +119,7 @@ def _checked(placer: Placer, solution: Solution, problem: Problem) -> Solution:
         ) from None
     if not (assignment.placer and assignment.topology and assignment.graph):
         signed = assign(placer, problem, assignment.devices, order=assignment.order)
-        solution = replace(solution, assignment=signed)
+        solution = replace(solution, assignment=replace(signed, schedule=assignment.schedule))
     return solution
 
 

@@ -41,6 +41,17 @@ def warm_up_search() -> None:
 
 
 @cache
+def warm_up_fixed() -> None:
+    """Prepare the simulator in mode `fixed`."""
+    from doppler.sim.config import SimConfig
+    from doppler.sim.simulator import Simulator
+
+    problem = pair()
+    one = np.zeros((1, problem.graph.num_vertices), np.int64)
+    Simulator(problem, SimConfig(mode="fixed")).makespans(problem.graph, one)
+
+
+@cache
 def warm_up_policy() -> None:
     """Prepare what a policy places with; it serves policies of every shape."""
     from doppler.placers.learned.doppler import place_pair

@@ -51,6 +51,19 @@ STRATEGIES = {
     ORDER: "the order that comes with the assignment",
 }
 
+DYNAMIC, FIXED = "dynamic", "fixed"
+MODES = {
+    DYNAMIC: "the host starts each task when it is ready, in the order of the strategy",
+    FIXED: "the host starts all tasks ahead in the order of a schedule; devices wait by themselves",
+}
+
+
+def check_mode(name: str) -> str:
+    """The name, if there is such a mode."""
+    if name not in MODES:
+        raise UnknownNameError("mode", name, MODES)
+    return name
+
 
 def check_strategy(name: str) -> str:
     """The name, if there is such a strategy."""

@@ -1,5 +1,8 @@
 """Memory of the devices: which tensor occupies which device until when."""
 
+from heapq import heappop, heappush
+from math import inf
+
 import numpy as np
 
 from doppler.base.arrays import IntArray, rows
@@ -41,21 +44,23 @@ class Memory:
 
     def give_back(self, task: int) -> int:
         """Free what an ended task was the last to use; the device where that was, or -1."""
+        freed = -1
+        for tensor, device in self._used_by(task):
+            self._uses[tensor, device] -= 1
+            if self._uses[tensor, device] == 0:
+                self.free_bytes[device] += self._bytes[tensor]
+                freed = device
+        return freed
+
+    def _used_by(self, task: int) -> list[tuple[int, int]]:
+        """Each (tensor, device) that a task uses, those of inputs left out."""
         size = self._tasks.num_vertices
         if task < size:
             device, tensors = int(self._tasks.devices[task]), self._reads[task]
         else:
             k = task - size
             device, tensors = int(self._tasks.source[k]), [int(self._tasks.tensor[k])]
-        freed = -1
-        for tensor in tensors:
-            if (tensor, device) not in self._uses:  # an input: not counted
-                continue
-            self._uses[tensor, device] -= 1
-            if self._uses[tensor, device] == 0:
-                self.free_bytes[device] += self._bytes[tensor]
-                freed = device
-        return freed
+        return [(tensor, device) for tensor in tensors if (tensor, device) in self._uses]
 
     def error(self, task: int, topology: Topology) -> OutOfMemoryError:
         """Why no task can start: which task lacks memory, where, and how much."""
@@ -71,6 +76,46 @@ class Memory:
             "and nothing that runs will free more",
             hint="spread the vertices over more devices, or use one with more memory",
         )
+
+
+class MemoryInOrder(Memory):
+    """Memory that tasks take in the order of a schedule, whenever each of them will run.
+
+    A tensor is released at the latest end of the tasks that use it on a device, which is known
+    once the last of them in the order has its times. A task takes what is free and then what is
+    released first, so it begins no earlier than the last of that.
+    """
+
+    def __init__(self, graph: Graph, topology: Topology, tasks: Tasks) -> None:
+        super().__init__(graph, topology, tasks)
+        self._free_since_s = [0.0] * topology.num_devices  # release that what is free came from
+        self._released: list[list[tuple[float, int]]] = [[] for _ in topology.devices]
+        self._until_s: dict[tuple[int, int], float] = {}
+
+    def take_in_order(self, task: int) -> float:
+        """Occupy what a task needs; when it may begin, infinity if never."""
+        device, need = self.device[task], self.need[task]
+        if need == 0:
+            return 0.0
+        earliest_s = self._free_since_s[device]
+        while not self.fits(task):
+            if not self._released[device]:
+                return inf
+            released_s, tensor = heappop(self._released[device])
+            self.free_bytes[device] += self._bytes[tensor]
+            self._free_since_s[device] = released_s
+            earliest_s = max(earliest_s, released_s)
+        self.take(task)
+        return earliest_s
+
+    def use_until(self, task: int, end_s: float) -> None:
+        """Release what a task that ends then is the last in the order to use."""
+        for key in self._used_by(task):
+            self._until_s[key] = max(self._until_s.get(key, 0.0), end_s)
+            self._uses[key] -= 1
+            tensor, device = key
+            if self._uses[key] == 0 and self._bytes[tensor] > 0:
+                heappush(self._released[device], (self._until_s[key], tensor))
 
 
 def count_uses(graph: Graph, tasks: Tasks) -> dict[tuple[int, int], int]:

@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 
 from doppler.base.arrays import unbox_fields
-from doppler.scheduler.choose import FIFO, check_strategy
+from doppler.errors import ConfigError
+from doppler.scheduler.choose import DYNAMIC, FIFO, FIXED, check_mode, check_strategy
 from doppler.sim.noise import Noise
 
 
@@ -20,7 +21,14 @@ class SimConfig:
     noise: Noise = field(default_factory=Noise)
     synchronous: bool = False  # a barrier after every level (the systems of Table 1)
     limit_memory: bool = True  # tasks wait for device memory
+    mode: str = DYNAMIC  # or "fixed": all tasks are started ahead, in the order of a schedule
 
     def __post_init__(self) -> None:
         unbox_fields(self)
         check_strategy(self.strategy)
+        check_mode(self.mode)
+        if self.mode == FIXED and self.synchronous:
+            raise ConfigError(
+                "mode `fixed` has no barriers: `synchronous` must be false",
+                hint="simulate barriers in mode `dynamic`",
+            )

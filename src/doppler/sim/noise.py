@@ -8,6 +8,8 @@ import numpy as np
 from doppler.base.arrays import LARGEST, RANGE, SMALLEST, FloatArray, unbox_fields
 from doppler.errors import ConfigError
 from doppler.problem import Problem
+from doppler.scheduler.list_scheduling import task_seconds
+from doppler.tasks import Tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,13 @@ class NoiseDraw:
 
     exec_s: FloatArray  # (V, D)
     transfer_factor: FloatArray  # (T, D) by tensor and target, or (0, 0) where all are 1
+
+    def task_seconds(self, problem: Problem, tasks: Tasks) -> FloatArray:
+        """(V + K,) seconds of each task; 0 for inputs."""
+        seconds = task_seconds(problem, tasks, self.exec_s)
+        if self.transfer_factor.size:
+            seconds[tasks.num_vertices :] *= self.transfer_factor[tasks.tensor, tasks.target]
+        return seconds
 
 
 def draw(noise: Noise, problem: Problem, seed: int) -> NoiseDraw:

@@ -11,9 +11,10 @@ from doppler.errors import ConfigError
 from doppler.graph.graph import Graph
 from doppler.problem import Problem
 from doppler.resolve import as_topology
-from doppler.scheduler.choose import priorities
+from doppler.scheduler.choose import FIXED, priorities
 from doppler.scheduler.state import SchedulerState
 from doppler.sim.config import SimConfig
+from doppler.sim.fixed import run_fixed
 from doppler.sim.noise import draw
 from doppler.tasks import Tasks, enumerate_tasks
 from doppler.topology.topology import Topology
@@ -79,15 +80,9 @@ class ReferenceSimulator(SimulatorBase):
         tasks = enumerate_tasks(graph, topology, assignment.devices)
         size = graph.num_vertices
 
-        def duration_s(task: int) -> float:
-            if task < size:
-                return float(drawn.exec_s[task, tasks.devices[task]])
-            tensor, link = int(tasks.tensor[task - size]), int(tasks.link[task - size])
-            seconds = problem.transfer_s[tensor, link]
-            if drawn.transfer_factor.size:
-                seconds *= drawn.transfer_factor[tensor, tasks.target[task - size]]
-            return float(seconds)
-
+        duration_s = drawn.task_seconds(problem, tasks).tolist()
+        if config.mode == FIXED:
+            return run_fixed(problem, config, assignment, tasks, duration_s, seed)
         state = SchedulerState(
             graph,
             topology,
@@ -105,7 +100,7 @@ class ReferenceSimulator(SimulatorBase):
         while True:
             while host_is_free and (task := state.choose()) is not None:
                 dispatched = now + host.dispatch_s
-                begin[task], end[task] = rooms.take(task, dispatched, duration_s(task))
+                begin[task], end[task] = rooms.take(task, dispatched, duration_s[task])
                 heappush(events, (end[task], END, task))
                 if host.dispatch_s > 0:
                     host_is_free = False

@@ -1,7 +1,7 @@
 """Simulator: the compiled work-conserving simulator, one assignment or many at a time."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from math import inf
 from pathlib import Path
@@ -17,8 +17,10 @@ from doppler.graph.graph import Graph
 from doppler.graph.levels import depths
 from doppler.problem import Problem
 from doppler.resolve import as_assignment, as_problem
-from doppler.scheduler.choose import ORDER, priorities
+from doppler.schedule import Schedule, all_tasks
+from doppler.scheduler.choose import FIXED, ORDER, priorities
 from doppler.sim.config import SimConfig
+from doppler.sim.fixed import schedule_for
 from doppler.sim.noise import draw
 from doppler.sim.reference import ReferenceSimulator, SimulatorBase
 from doppler.tasks import enumerate_tasks
@@ -26,6 +28,7 @@ from doppler.topology.topology import Topology
 from doppler.trace import Trace, build_trace
 
 if TYPE_CHECKING:
+    from doppler.sim.fixed_kernel import Fixed, Rows
     from doppler.sim.kernel import Arrays
 MIN_BATCH = 16  # assignments from which threads pay
 MAX_PART = 1_000_000  # vertices and edges that a thread takes at a time
@@ -53,9 +56,14 @@ class Simulator(SimulatorBase):
         assignment.check(graph, self.topology)
         arrays = self.arrays(graph, [seed])
         scratch, makespan = make_scratch(arrays), np.zeros(1)
-        priority = self._priority(graph, assignment, seed)
         row = assignment.devices.reshape(1, -1).copy()
-        run_batch(arrays, 0, row, priority, scratch, makespan, np.inf)
+        if self.config.mode == FIXED:
+            self._run_fixed(
+                graph, self._rows(graph, row, [assignment], seed), makespan, scratch, seed
+            )
+        else:
+            priority = self._priority(graph, assignment, seed)
+            run_batch(arrays, 0, row, priority, scratch, makespan, np.inf)
         if np.isinf(makespan[0]):
             # The readable twin stops at the same place and can say why.
             return ReferenceSimulator(self.problem(graph), self.config).run(graph, assignment, seed)
@@ -75,28 +83,16 @@ class Simulator(SimulatorBase):
     ) -> FloatArray:
         """(B,) makespan of every assignment; infinity where memory never suffices.
 
-        `devices` is (B, V), or assignments (with their orders, for strategy `order`). All see
-        the same draw of the noise. Runs on all cores unless `threads` says otherwise. A makespan
-        above `limit_s` may come out as any number above it that is not more, which takes less time.
+        `devices` is (B, V), or assignments (with their orders, for strategy `order`, and their
+        schedules, for mode `fixed`). All see the same draw of the noise. Runs on all cores unless
+        `threads` says otherwise. A makespan above `limit_s` may come out as any number above it
+        that is not more, which takes less time.
         """
-        from doppler.sim.kernel import make_scratch, run_batch, run_uncontended_batch
-
         if threads is not None and threads < 1:
             raise ConfigError(f"threads is {threads}, must be at least 1")
         table = self._device_table(graph, devices)
-        arrays = self.arrays(graph, [seed])
-        uncontended = self._only_slots_are_contended(graph, arrays)
-        priority = self._batch_priority(graph, devices, seed)
         makespan = np.zeros(len(table))
-
-        def evaluate(part: slice) -> None:
-            if uncontended:
-                scratch = make_scratch(arrays)
-                run_uncontended_batch(arrays, 0, table[part], scratch, makespan[part])
-                return
-            rows = priority if len(priority) == 1 else priority[part]
-            scratch = make_scratch(arrays)
-            run_batch(arrays, 0, table[part], rows, scratch, makespan[part], float(limit_s))
+        evaluate = self._evaluate(graph, table, devices, seed, float(limit_s), makespan)
 
         # Parts large enough to outweigh handing them out, small enough to share and to stop.
         workers = _num_threads(threads) if len(table) >= MIN_BATCH else 1
@@ -115,6 +111,87 @@ class Simulator(SimulatorBase):
                 pool.shutdown(cancel_futures=True)
                 raise
         return makespan
+
+    def _evaluate(
+        self,
+        graph: Graph,
+        table: IntArray,
+        devices: IntArray | Sequence[Assignment],
+        seed: int,
+        limit_s: float,
+        makespan: FloatArray,
+    ) -> Callable[[slice], None]:
+        """What puts the makespans of some rows of the table into (B,) `makespan`."""
+        from doppler.sim.kernel import make_scratch, run_batch, run_uncontended_batch
+
+        arrays = self.arrays(graph, [seed])
+        if self.config.mode == FIXED:
+            own = None if isinstance(devices, np.ndarray) else devices
+
+            def fixed(part: slice) -> None:
+                rows = self._rows(graph, table[part], own and own[part], seed)
+                self._run_fixed(graph, rows, makespan[part], make_scratch(arrays), seed)
+
+            return fixed
+        uncontended = self._only_slots_are_contended(graph, arrays)
+        priority = self._batch_priority(graph, devices, seed)
+
+        def dynamic(part: slice) -> None:
+            scratch = make_scratch(arrays)
+            if uncontended:
+                run_uncontended_batch(arrays, 0, table[part], scratch, makespan[part])
+                return
+            rows = priority if len(priority) == 1 else priority[part]
+            run_batch(arrays, 0, table[part], rows, scratch, makespan[part], limit_s)
+
+        return dynamic
+
+    def schedule(self, graph: Graph, assignment: Assignment, seed: int = 0) -> Schedule:
+        """The assignment's schedule in mode `fixed`: its own, or one by list scheduling."""
+        from doppler.sim.kernel import make_scratch
+
+        assignment.check(graph, self.topology)
+        if assignment.schedule is not None:
+            return assignment.schedule
+        row, makespan = assignment.devices.reshape(1, -1).copy(), np.zeros(1)
+        rows, scratch = self._rows(graph, row, [assignment], seed), make_scratch(self.arrays(graph))
+        fixed = self._run_fixed(graph, rows, makespan, scratch, 0)
+        if np.isinf(makespan[0]):  # the readable twin stops at the same place and can say why
+            return schedule_for(self.problem(graph), self.config, assignment, seed)
+        count = len(all_tasks(graph, enumerate_tasks(graph, self.topology, assignment.devices)))
+        return Schedule(fixed.tasks[:count], fixed.rooms[:count])
+
+    def _run_fixed(
+        self, graph: Graph, rows: "Rows", makespan: FloatArray, scratch: Any, seed: int
+    ) -> "Fixed":
+        from doppler.sim.fixed_kernel import make_fixed, run_fixed_batch
+
+        arrays = self.arrays(graph, [seed])
+        hostless, fixed = hostless_arrays(self.problem(graph), arrays), make_fixed(arrays)
+        run_fixed_batch(arrays, hostless, rows, scratch, fixed, makespan)
+        return fixed
+
+    def _rows(
+        self, graph: Graph, table: IntArray, own: Sequence[Assignment] | None, seed: int
+    ) -> "Rows":
+        """Rows of devices for the kernel, with the schedules of those that have one."""
+        from doppler.sim.fixed_kernel import Rows
+
+        none = Schedule(*np.zeros((2, 0), np.int64))
+        found = [none] * len(table) if own is None else [a.schedule or none for a in own]
+        if own is None or self.config.strategy != ORDER:
+            priority = self._batch_priority(graph, table, seed)
+        else:  # what has a schedule needs no order
+            zeros = np.zeros((1, graph.num_vertices))
+            rows = [zeros if a.schedule else self._priority(graph, a, seed) for a in own]
+            priority = np.concatenate(rows)
+        return Rows(
+            devices=table,
+            priority=priority,
+            ptr=np.cumsum([0, *(len(schedule.tasks) for schedule in found)]),
+            tasks=np.concatenate([none.tasks, *(schedule.tasks for schedule in found)]),
+            rooms=np.concatenate([none.rooms, *(schedule.rooms for schedule in found)]),
+        )
 
     def unfinished(self, graph: Graph, devices: IntArray, *, seed: int = 0) -> IntArray:
         """(B,) tasks that are never done for lack of memory: where there are none, it can run."""
@@ -245,6 +322,22 @@ class Simulator(SimulatorBase):
         }
         self._fixed = problem, fixed
         return fixed
+
+
+def hostless_arrays(problem: Problem, arrays: "Arrays") -> "Arrays":
+    """The problem as list scheduling sees it: no host, no noise."""
+    from doppler.sim.kernel import UNLIMITED
+
+    rooms = np.concatenate([problem.slots, problem.lanes])
+    return arrays._replace(
+        exec_s=np.array(problem.costs.exec_s[None]),
+        transfer_factor=np.zeros((0, 0, 0)),
+        capacity=np.where(rooms > 0, rooms, UNLIMITED),
+        dispatch_s=0.0,
+        completion_s=0.0,
+        ahead=0,
+        eager_transfers=False,
+    )
 
 
 def _num_threads(threads: int | None) -> int:

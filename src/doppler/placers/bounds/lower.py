@@ -13,6 +13,8 @@ from doppler.graph.graph import Graph
 from doppler.placers.bounds.memory import allowed, may_run_out, split_s
 from doppler.problem import Problem
 from doppler.resolve import as_problem
+from doppler.scheduler.choose import DYNAMIC, FIXED, check_mode
+from doppler.scheduler.list_scheduling import without_host
 from doppler.topology.topology import Topology
 
 MAX_LP_ROWS = 2000  # distinct vertices up to which the linear program is solved
@@ -74,14 +76,19 @@ def lower_bounds(
     return bounds_of(as_problem(graph, topology, cost_model))
 
 
-def bounds_of(problem: Problem) -> LowerBounds:
-    """Lower bounds on the makespan of any assignment of a problem."""
-    assigned = problem.graph.assigned
+def bounds_of(problem: Problem, mode: str = DYNAMIC) -> LowerBounds:
+    """Lower bounds on the makespan of any assignment of a problem.
+
+    In mode `fixed` the host sees no end, and starts tasks before they are ready: of its costs,
+    only those of starting one exec after the other count.
+    """
+    assigned, dispatch_s = problem.graph.assigned, problem.topology.host.dispatch_s
     if not len(assigned):
         _ = problem.costs  # an error where there are none
         return LowerBounds(0.0, 0.0, 0.0, 0.0)
+    if check_mode(mode) == FIXED:
+        problem = without_host(problem)
     plain = _Bounds(problem, problem.costs.exec_s)
-    dispatch_s = problem.topology.host.dispatch_s
     return LowerBounds(
         path_s=plain.path_s(),
         work_s=plain.work_s(),
@@ -92,14 +99,19 @@ def bounds_of(problem: Problem) -> LowerBounds:
     )
 
 
-def proven_bound_s(problem: Problem, assignment: Assignment | None = None) -> float:
+def proven_bound_s(
+    problem: Problem, assignment: Assignment | None = None, mode: str = DYNAMIC
+) -> float:
     """The best lower bound known: `bounds_of`, or a stronger one that the assignment carries.
 
-    One that was proven for another graph, machine or costs does not count.
+    One that was proven for another graph, machine or costs does not count. What holds without a
+    host holds in mode `fixed`.
     """
-    bound_s = bounds_of(problem).best_s
+    bound_s = bounds_of(problem, mode).best_s
     if assignment is None or assignment.bound_s <= bound_s:
         return bound_s
+    if mode == FIXED:
+        problem = without_host(problem)
     return assignment.bound_s if assignment.problem == problem.digest() else bound_s
 
 

@@ -107,7 +107,7 @@ def first_come(devices: IntArray, order: IntArray, classes: list[list[int]]) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class StaticSchedule:
     """A static schedule, in units."""
 
     devices: IntArray  # (V,), -1 for inputs
@@ -326,14 +326,14 @@ class ScheduleModel:
             model.add_hint(move, key in moved)
         model.add_hint(self.makespan, self.units.horizon)
 
-    def solve(self, parameters: Mapping[str, Any]) -> tuple[list[Schedule], float]:
+    def solve(self, parameters: Mapping[str, Any]) -> tuple[list[StaticSchedule], float]:
         """Schedules, each shorter than the one before, and a lower bound in units.
 
         There are none where time was too short even to take over the one to start from.
         """
         from ortools.sat.python import cp_model
 
-        found: list[Schedule] = []
+        found: list[StaticSchedule] = []
 
         class Collect(cp_model.CpSolverSolutionCallback):
             def on_solution_callback(collector) -> None:  # noqa: N805
@@ -361,13 +361,13 @@ class ScheduleModel:
                 solver.stop_search()
                 return solving.result()
 
-    def _schedule(self, value: Callable[[Any], int]) -> Schedule:
+    def _schedule(self, value: Callable[[Any], int]) -> StaticSchedule:
         devices = np.full(self.graph.num_vertices, -1)
         for (v, d), literal in self.on.items():
             if value(literal):
                 devices[v] = d
         start = {v: value(variable) for v, variable in self.start.items()}
-        return Schedule(
+        return StaticSchedule(
             devices,
             start,
             {v: at + int(self.units.exec[v, devices[v]]) for v, at in start.items()},

@@ -16,8 +16,8 @@ from doppler.errors import ConfigError, MissingExtraError
 from doppler.placers.base import Shown, assign
 from doppler.placers.bounds.lower import ROUNDING, bounds_of
 from doppler.placers.exact.model import (
-    Schedule,
     ScheduleModel,
+    StaticSchedule,
     Units,
     alike,
     first_come,
@@ -163,7 +163,7 @@ def _first(problem: Problem, seed: int, given: Assignment | None = None) -> Assi
 
 def _solve(
     problem: Problem, first: Assignment, parameters: dict[str, Any]
-) -> tuple[ExactResult, list[Schedule]]:
+) -> tuple[ExactResult, list[StaticSchedule]]:
     """The best schedule the solver finds within its limits, and those before it."""
     began = perf_counter()
     graph, topology, order = problem.graph, problem.topology, first.order
@@ -172,7 +172,7 @@ def _solve(
     runtime = Simulator(problem, SimConfig(limit_memory=False))
     first_s = runtime.run(graph, first).makespan_s
     devices, static_s, bound_s, proven = first.devices, first_s, 0.0, first_s == 0
-    schedules: list[Schedule] = []
+    schedules: list[StaticSchedule] = []
     interrupted = False
     if not proven:
         classes = alike(topology, problem.costs)
@@ -200,7 +200,7 @@ def _solve(
     return result, schedules
 
 
-def _length_s(problem: Problem, units: Units, schedule: Schedule) -> float:
+def _length_s(problem: Problem, units: Units, schedule: StaticSchedule) -> float:
     """The length of the schedule with its durations not rounded.
 
     Tasks begin in the order of the schedule, each as soon as its inputs are seen and a slot or
@@ -240,7 +240,7 @@ def _length_s(problem: Problem, units: Units, schedule: Schedule) -> float:
 
 
 def _by_start(
-    problem: Problem, units: Units, schedule: Schedule
+    problem: Problem, units: Units, schedule: StaticSchedule
 ) -> list[tuple[int, int, int, int]]:
     """(vertex, -1, -1, -1) of execs and (producer, tensor, target, link) of transfers, by start."""
     graph, start, end = problem.graph, schedule.start, schedule.end

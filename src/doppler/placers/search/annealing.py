@@ -19,6 +19,7 @@ from doppler.placers.registry import make_placer
 from doppler.placers.search.improver import make_chain, make_neighbourhood
 from doppler.placers.warm_up import warm_up_search
 from doppler.problem import Problem
+from doppler.scheduler.choose import FIXED
 from doppler.sim.config import SimConfig
 from doppler.sim.simulator import Simulator
 
@@ -59,6 +60,11 @@ class SearchConfig:
 
     def __post_init__(self) -> None:
         unbox_fields(self)
+        if self.sim.mode == FIXED:
+            raise ConfigError(
+                "search for devices simulates in mode `dynamic`: `sim.mode` must be that",
+                hint='for mode `fixed`, give `mode="fixed"` to `place`',
+            )
         if not self.seconds > 0 or (self.evaluations is not None and self.evaluations < 1):
             raise ConfigError("the budget must be positive")
         chains = 1 if self.chains is None else self.chains
