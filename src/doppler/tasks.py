@@ -1,5 +1,6 @@
 """Tasks: every exec and transfer that an assignment gives rise to (Alg. 2)."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,3 +72,54 @@ def dependencies(graph: Graph, tasks: Tasks) -> tuple[IntArray, IntArray]:
     giver = np.where(remote, size + brought, giver)
     needed = np.concatenate([giver, graph.tensor_producer[tasks.tensor]])
     return needed, np.concatenate([reader, size + np.arange(tasks.num_transfers)])
+
+
+@dataclass(frozen=True, slots=True)
+class TaskTable:
+    """What each task needs, what needs it and where it runs, as lists for Python loops.
+
+    An exec needs the producer of each tensor it reads, or the transfer that brings it; a transfer
+    needs the producer. What only inputs are read for needs nothing.
+    """
+
+    tasks: list[int]  # execs of assigned vertices, then transfers
+    needs: list[list[int]]  # (N,) by task
+    dependents: list[list[int]]  # (N,) by task
+    resource: list[int]  # (N,) device, or num_devices + link; -1 for inputs
+
+    @property
+    def num_needs(self) -> list[int]:
+        """(N,) tasks that each task waits for."""
+        return [len(needs) for needs in self.needs]
+
+
+def task_table(
+    graph: Graph, topology: Topology, tasks: Tasks, after: Iterable[tuple[int, int]] = ()
+) -> TaskTable:
+    """The table of the tasks; `after` adds pairs of a task and one that it has to wait for too."""
+    size, devices = graph.num_vertices, tasks.devices.tolist()
+    producer = graph.tensor_producer.tolist()
+    is_input = graph.is_input.tolist()
+    needs: list[list[int]] = [[] for _ in range(size + tasks.num_transfers)]
+    arrival: dict[tuple[int, int], int] = {}
+    for k, (tensor, target) in enumerate(
+        zip(tasks.tensor.tolist(), tasks.target.tolist(), strict=True)
+    ):
+        arrival[tensor, target] = size + k
+        needs[size + k].append(producer[tensor])
+    for tensor, reader in zip(graph.edge_tensor.tolist(), graph.edge_reader.tolist(), strict=True):
+        if not is_input[producer[tensor]]:
+            needs[reader].append(arrival.get((tensor, devices[reader]), producer[tensor]))
+    for task, other in after:
+        if other not in needs[task]:
+            needs[task].append(other)
+    dependents: list[list[int]] = [[] for _ in needs]
+    for task, found in enumerate(needs):
+        for other in found:
+            dependents[other].append(task)
+    return TaskTable(
+        tasks=[*graph.assigned.tolist(), *range(size, len(needs))],
+        needs=needs,
+        dependents=dependents,
+        resource=devices + [topology.num_devices + link for link in tasks.link.tolist()],
+    )

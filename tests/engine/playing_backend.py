@@ -1,12 +1,12 @@
 """A backend that plays out a topology in virtual time: what it measures is known exactly."""
 
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
 
 from doppler.cost import Costs, DefaultCostModel
+from doppler.engine.backends.base import Action, Exec
 from doppler.engine.backends.null import NullBackend
 from doppler.graph.graph import Graph
 from doppler.programs import llama_block
@@ -28,24 +28,25 @@ class PlayingBackend(NullBackend):
         self._known: tuple[Graph, Costs] | None = None
         self._now_s = 0.0
 
-    def begin(self, graph: Graph, tasks: Tasks) -> None:
-        super().begin(graph, tasks)
+    def begin(self, plan: Any, *, timed: bool = True) -> None:
+        super().begin(plan, timed=timed)
         self._now_s = 0.0
 
     def now_s(self) -> float:
         return self._now_s
 
     def _pause(self, seconds: float) -> None:
-        first_end = min((end for end, _, _ in self._running), default=0.0)
+        first_end = min((end for end, _ in self._running), default=0.0)
         self._now_s = max(self._now_s + seconds, first_end)
 
-    def run(self, task: int, device: int, kernel: Any, inputs: Sequence[Any], output: Any) -> None:
+    def start(self, task: int) -> None:
         self._now_s += self._truth.host.dispatch_s
-        super().run(task, device, kernel, inputs, output)
+        super().start(task)
 
-    def copy(self, task: int, link: int, ends: tuple[int, int], value: Any, output: Any) -> None:
-        self._now_s += self._truth.host.dispatch_s
-        super().copy(task, int(self._truth.route[ends]), ends, value, output)
+    def _resource(self, action: Action) -> int:
+        if isinstance(action, Exec):
+            return action.device
+        return self._num_devices + int(self._truth.route[action.source, action.target])
 
     def _seconds(self, graph: Graph, tasks: Tasks, task: int) -> float:
         if self._known is None or self._known[0] is not graph:

@@ -1,7 +1,7 @@
 """Small graphs with kernels, machines to run them on, and backends that can be watched."""
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from sharding.test_evaluate import SIZES, positive_definite
 
 from doppler.assignment import Assignment
 from doppler.base.arrays import IntArray
-from doppler.engine.backends.base import KernelFunction
+from doppler.engine.backends.base import Action, Behind, Exec
 from doppler.engine.backends.cpu import CpuBackend
 from doppler.engine.backends.null import NullBackend
 from doppler.graph import Graph
@@ -92,8 +92,8 @@ def vertex(graph: Graph, start: str) -> int:
 class VirtualBackend(NullBackend):
     """The null backend in virtual time: it stands still but while the engine waits."""
 
-    def begin(self, graph: Graph, tasks: Tasks) -> None:
-        super().begin(graph, tasks)
+    def begin(self, plan: Any, *, timed: bool = True) -> None:
+        super().begin(plan, timed=timed)
         self._now = 0.0
 
     def now_s(self) -> float:
@@ -103,45 +103,52 @@ class VirtualBackend(NullBackend):
         self._now = self._running[0][0]
 
 
+Instead = Callable[[Callable[[], None], torch.Tensor], Any]  # the kernel, and its output
+
+
 class Spy(CpuBackend):
-    """The CPU backend, counting buffers in use; some kernels do something else as well."""
+    """The CPU backend, counting what it is asked for; some kernels do something else as well."""
 
     def __init__(self, topology: Topology) -> None:
         super().__init__(topology)
-        self.instead: dict[int, Callable[[KernelFunction, Any, Any], None]] = {}
-        self.live: dict[int, dict[int, int]] = {d: {} for d in range(topology.num_devices)}
-        self.most_buffers = 0
-        self.most_bytes = [0] * topology.num_devices
-        self.given: list[int] = []  # addresses of all buffers given out
-        self.puts = 0
+        self.instead: dict[int, Instead] = {}
+        self.outputs: dict[int, torch.Tensor] = {}  # of the tasks prepared last
+        self.puts = self.starts = self.prepared = 0
 
-    def run(self, task: int, device: int, kernel: Any, inputs: Any, output: Any) -> None:
+    def prepare(
+        self,
+        graph: Graph,
+        tasks: Tasks,
+        actions: Sequence[Action | None],
+        behind: Behind | None = None,
+    ) -> Any:
+        self.prepared += 1
+        self.outputs, watched = {}, []
+        for task, action in enumerate(actions):
+            if isinstance(action, Exec):
+                last = action.launches[-1]
+                out = last.keywords.get("out", getattr(last.func, "__self__", None))
+                self.outputs[task] = out
+                action = Exec(action.device, (partial(self._launch, task, action.launches, out),))
+            elif action is not None:
+                self.outputs[task] = action.output
+            watched.append(action)
+        return super().prepare(graph, tasks, watched, behind)
+
+    def _launch(self, task: int, launches: Sequence[Callable[[], Any]], out: torch.Tensor) -> None:
+        def kernel() -> None:
+            for launch in launches:
+                launch()
+
         if task in self.instead:
-            original, instead = kernel, self.instead[task]
-            kernel = lambda x, out: instead(original, x, out)  # noqa: E731
-        super().run(task, device, kernel, inputs, output)
+            self.instead[task](kernel, out)
+        else:
+            kernel()
+
+    def start(self, task: int) -> None:
+        self.starts += 1
+        super().start(task)
 
     def put(self, value: torch.Tensor, device: int) -> torch.Tensor:
         self.puts += 1
         return super().put(value, device)
-
-    def empty(self, device: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        value = super().empty(device, shape, dtype)
-        assert value.data_ptr() not in self.live[device], "a buffer is in use twice"
-        self.live[device][value.data_ptr()] = value.nbytes
-        self.given.append(value.data_ptr())
-        self.most_buffers = max(self.most_buffers, self.num_live)
-        self.most_bytes[device] = max(self.most_bytes[device], sum(self.live[device].values()))
-        return value
-
-    def recycle(self, device: int, value: torch.Tensor) -> None:
-        del self.live[device][value.data_ptr()]
-        super().recycle(device, value)
-
-    @property
-    def num_live(self) -> int:
-        return sum(map(len, self.live.values()))
-
-    @property
-    def num_pooled(self) -> int:
-        return sum(len(found) for free in self._pool.values() for found in free.values())

@@ -70,8 +70,8 @@ def seen_by_workers(topology: Topology) -> dict[str, tuple[set[int], int, bool]]
     graph, inputs, _ = chain()
     spy, seen = Spy(topology), {}
 
-    def look(kernel: Any, x: Any, out: Any) -> None:
-        kernel(x, out)
+    def look(kernel: Any, out: Any) -> None:
+        kernel()
         cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
         name = threading.current_thread().name
         seen[name] = (cores, torch.get_num_threads(), torch.is_inference_mode_enabled())
@@ -160,13 +160,13 @@ def test_slots_run_at_the_same_time_and_others_wait_their_turn() -> None:
     spy, inside, order, most = Spy(topology), [], [], []
     meeting = threading.Barrier(2, timeout=30)
 
-    def meet(kernel: Any, x: Any, out: Any) -> None:
+    def meet(kernel: Any, out: Any) -> None:
         inside.append(out)
         most.append(len(inside))
         if len(order) < 2:
             order.append(out)
             meeting.wait()
-        kernel(x, out)
+        kernel()
         inside.pop()
 
     spy.instead = dict.fromkeys(starts[:3], meet)
@@ -205,14 +205,17 @@ FORGETFUL = """
 import sys
 sys.path.insert(0, {tests!r})
 from engine.running import *
+from doppler.engine.backends.base import Exec
 from doppler.engine.engine import Engine
 graph, inputs, _ = workload("chainmm", 4)
 engine = Engine(machine(), "cpu")
 engine.execute(graph, assign(graph, 2), inputs)
 if {busy}:
     a = torch.rand(1500, 1500)
+    work = [Exec(d, (lambda: torch.mm(a, a),)) for d in range(2)]
+    engine.backend.begin(engine.backend.prepare(None, None, work))
     for d in range(2):
-        engine.backend.run(d, d, lambda x, out: torch.mm(a, a), [], a)
+        engine.backend.start(d)
 print("done")
 """
 
@@ -225,36 +228,32 @@ def test_a_process_ends_though_the_backend_was_not_closed(busy: bool) -> None:
     assert (result.returncode, result.stdout, result.stderr) == (0, "done\n", "")
 
 
-# Buffers.
+# Memory.
 
 
-def test_buffers_have_their_shape_and_dtype_and_are_used_again() -> None:
+def test_an_arena_is_kept_until_it_is_too_small() -> None:
     backend = CpuBackend(machine())
-    for shape in ((), (0, 3), (7,), (2, 3, 4)):
-        for dtype in (torch.float16, torch.float64, torch.complex64, torch.bool, torch.int8):
-            buffer = backend.empty(0, shape, dtype)
-            assert (buffer.shape, buffer.dtype) == (shape, dtype)
-            assert buffer.is_contiguous()
-    first = backend.empty(0, (2, 6), torch.float32)
-    backend.recycle(0, first)
-    assert backend.empty(1, (12,), torch.float32).data_ptr() != first.data_ptr()
-    assert backend.empty(0, (3, 8), torch.float16).data_ptr() == first.data_ptr()
-    assert backend.empty(0, (3, 8), torch.float16).data_ptr() != first.data_ptr()
+    first = backend.arena(0, 100)
+    assert (first.numel(), first.dtype) == (100, torch.uint8)
+    assert backend.arena(0, 60) is first
+    assert backend.arena(1, 60) is not first
+    assert backend.arena(0, 101).numel() == 101
 
 
-def test_buffers_do_not_pile_up() -> None:
-    graph, inputs, _ = workload("llama-block", 4)
-    spy = Spy(machine())
+def test_other_assignments_and_graphs_use_the_same_memory() -> None:
+    graph, inputs, expected = workload("llama-block", 4)
+    spy, most = Spy(machine()), 0
     with Engine(machine(), spy) as engine:
-        engine.execute(graph, assign(graph, [0] * graph.num_vertices), inputs, repeats=5)
-        pooled = spy.num_pooled
-        assert 0 < pooled < len(graph.assigned)
-        engine.execute(graph, assign(graph, [0] * graph.num_vertices), inputs, repeats=50)
-        assert spy.num_pooled == pooled  # one device runs them in one order
-        other, other_inputs, _ = chain()
-        engine.execute(other, assign(other, 1), other_inputs)
-        assert spy.num_pooled == 2
-    assert spy.num_pooled == 0
+        engine.load(graph, inputs)
+        for seed in range(40):  # more than are kept prepared
+            found = engine.execute(graph, assign(graph, 2, seed), inputs).outputs
+            assert_close(found, expected)
+            sizes = [spy.arena(d, 0).numel() for d in range(2)]
+            most = max(most, sum(out.nbytes + 256 for out in spy.outputs.values()))
+            assert sum(sizes) <= 2 * most + (1 << 20)
+        other, other_inputs, other_expected = chain()
+        assert_close(engine.execute(other, assign(other, 2), other_inputs).outputs, other_expected)
+        assert [spy.arena(d, 0).numel() for d in range(2)] == sizes
 
 
 def resident_bytes() -> int:
@@ -272,12 +271,11 @@ def test_thousands_of_runs_leave_nothing_behind() -> None:
         for n in range(SOAK // 5):
             engine.run(graph, assignments[n % 8])
         gc.collect()
-        before = resident_bytes(), threading.enumerate(), spy.num_pooled, len(gc.get_objects())
+        before = resident_bytes(), threading.enumerate(), spy.prepared, len(gc.get_objects())
         for n in range(SOAK):
             engine.run(graph, assignments[n % 8])
         gc.collect()
-        after = resident_bytes(), threading.enumerate(), spy.num_pooled, len(gc.get_objects())
+        after = resident_bytes(), threading.enumerate(), spy.prepared, len(gc.get_objects())
     assert after[0] - before[0] < 8 << 20  # a buffer lost in each run would be 192 MB
     assert after[1:3] == before[1:3]
     assert after[3] - before[3] < 500
-    assert spy.num_live == 0

@@ -2,10 +2,10 @@
 
 import ctypes
 import random
-import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from functools import partial
 from queue import SimpleQueue
 from time import perf_counter, sleep
 from typing import Any
@@ -17,14 +17,16 @@ from engine.running import assert_close, assign, chain, vertex, workload
 from hypothesis import given
 from hypothesis import strategies as st
 
-from doppler.engine.backends import cuda, driver, lanes
+from doppler.engine.backends import cuda, cuda_plan, driver, lanes
 from doppler.engine.backends.addresses import addresses, parse_address
+from doppler.engine.backends.base import Copy, Exec
 from doppler.engine.backends.cuda import CudaBackend
-from doppler.engine.backends.driver import Address, Semaphore
+from doppler.engine.backends.driver import Address
 from doppler.engine.backends.lanes import chunks
 from doppler.engine.backends.registry import make_backend
 from doppler.engine.engine import Engine, EngineConfig
 from doppler.errors import EngineError, TopologyError
+from doppler.scheduler.choose import MODES
 from doppler.tasks import enumerate_tasks
 from doppler.topology import Device, Host, Link, Topology
 
@@ -34,7 +36,10 @@ def machine(
 ) -> Topology:
     """Devices at these addresses, a link for each source."""
     size = len(where)
-    devices = tuple(Device(f"d{i}", slots=slots, address=a) for i, a in enumerate(where))
+    speeds = {"float16": 1e9, "float32": 1e9, "float64": 1e9}
+    devices = tuple(
+        Device(f"d{i}", speeds, 1e9, slots=slots, address=a) for i, a in enumerate(where)
+    )
     route = np.repeat(np.arange(size)[:, None], size, axis=1)
     np.fill_diagonal(route, -1)
     links = tuple(Link(f"from{i}", 1e9, lanes=lanes, via=via) for i in range(size))
@@ -45,8 +50,8 @@ def parts(count: int, gpu: int = 0) -> list[str]:
     return [f"cuda:{gpu}/{i}of{count}" for i in range(count)]
 
 
-# A machine with two GPUs, made of threads. Kernels compute as they are launched; what goes through
-# streams (copies, events, signals) happens later, in the order that CUDA promises and no other.
+# A machine with two GPUs, made of threads. Kernels, copies and events happen some time after they
+# are launched, in the order that CUDA promises and no other.
 
 
 class FakeStream:
@@ -84,6 +89,7 @@ class FakeEvent:
     def __init__(self, fake: "FakeCuda") -> None:
         self.fake, self.gpu, self.at = fake, -1, 0.0
         self.passed = threading.Event()
+        self.passed.set()  # who waits for an event that was never recorded goes on at once
         fake.num_events += 1
 
     def record(self, stream: FakeStream) -> None:
@@ -135,14 +141,45 @@ class FakeCuda:
         assert self.current.gpu == self.streams[stream].gpu, "another GPU is current"
         self.streams[stream].push(lambda: ctypes.memmove(target, source, size))
 
+    def capture(self, stream: int, calls: list[Callable[[], Any]]) -> Callable[[], None]:
+        def replay() -> None:
+            for call in calls:
+                call()
+
+        return replay
+
     def set_stream(self, stream: FakeStream) -> None:
         self.current = stream
+
+    def launch(self, kernel: Callable[[], Any]) -> None:
+        self.current.push(kernel)
+
+    def launches(self, launches: list[Callable[[], Any]]) -> list[Callable[[], Any]]:
+        found = [each for each in launches if not hasattr(each, "on_host")]
+        return [partial(self.launch, each) for each in found] or list(launches)
 
     def block(self, seconds: float) -> None:
         self.current.push(lambda: sleep(seconds))
 
     def used_bytes(self) -> int:
         return self.num_events + len(self.streams)
+
+
+class FakeWholeRun:
+    """All calls of a run, made one by one each time it is launched."""
+
+    def __init__(self, fake: FakeCuda, origin: Any, streams: Any, calls: Any, kept: Any) -> None:
+        self._fake, self._origin, self._streams, self._calls = fake, origin, streams, calls
+        self.end = FakeEvent(fake)
+
+    def launch(self) -> None:
+        for call in self._calls:
+            call()
+        for stream in self._streams:
+            join = FakeEvent(self._fake)
+            join.record(stream)
+            join.wait(self._origin)
+        self.end.record(self._origin)
 
 
 class RealCuda:
@@ -163,7 +200,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
         "take_stream": fake.take,
         "give_stream": fake.give,
         "copy": fake.copy,
-        "post_after": lambda stream, semaphore: fake.streams[stream].push(semaphore.post),
+        "Captured": fake.capture,
     }.items():
         monkeypatch.setattr(driver, name, value)
     for name, value in {
@@ -179,8 +216,11 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
         monkeypatch.setattr(torch.cuda, name, value)
     monkeypatch.setattr(cuda, "_where", lambda gpu: torch.device("cpu"))
     monkeypatch.setattr(lanes, "_pinned", lambda size: torch.empty(size, dtype=torch.uint8))
-    for module in (cuda, lanes):
+    for module in (cuda, cuda_plan, lanes):
         monkeypatch.setattr(module, "new_event", lambda timed: FakeEvent(fake))
+    monkeypatch.setattr(cuda_plan, "_launches", fake.launches)
+    monkeypatch.setattr(cuda_plan, "WholeRun", partial(FakeWholeRun, fake))
+    monkeypatch.setattr(Trouble, "launch", staticmethod(fake.launch))
     yield fake
     for stream in fake.streams.values():
         stream.push(None)
@@ -210,18 +250,34 @@ MACHINES = {
 }
 
 
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("where", MACHINES)
 @pytest.mark.parametrize("name", ["chainmm", "ffnn", "llama-block", "cholesky"])
-def test_outputs_are_those_of_numpy(gpu: FakeCuda | RealCuda, where: str, name: str) -> None:
+def test_outputs_are_those_of_numpy(
+    gpu: FakeCuda | RealCuda, where: str, name: str, mode: str
+) -> None:
     graph, inputs, expected = workload(name, 4)
     topology = MACHINES[where]
-    with Engine(topology, "cuda") as engine:
+    with Engine(topology, "cuda", EngineConfig(mode=mode)) as engine:
         for seed in range(2):
             assignment = assign(graph, topology.num_devices, seed)
             result = engine.execute(graph, assignment, inputs, repeats=2)
             assert_close(result.outputs, expected)
             assert len(result.trace.begin_s) > 0
             assert 0 < result.trace.makespan_s < 60
+
+
+@pytest.mark.parametrize("where", ["host", "two ahead, direct", "a whole GPU"])
+def test_a_whole_run_as_one_graph(gpu: FakeCuda | RealCuda, where: str) -> None:
+    graph, inputs, expected = workload("llama-block", 4)
+    topology = MACHINES[where]
+    assignment = assign(graph, topology.num_devices)
+    with Engine(topology, "cuda", EngineConfig(mode="fixed", capture=True)) as engine:
+        engine.load(graph, inputs)
+        assert (engine.makespans(graph, assignment, repeats=3, warm_up=1) > 0).all()
+        (prepared,) = engine._prepared.values()
+        assert_close(prepared.results(engine.backend), expected)
+        assert_close(engine.execute(graph, assignment, inputs).outputs, expected)  # with a trace
 
 
 def test_large_tensors_go_through_the_host_in_chunks(
@@ -235,7 +291,13 @@ def test_large_tensors_go_through_the_host_in_chunks(
 
 
 @pytest.mark.parametrize(
-    "config", [EngineConfig(synchronous=True), EngineConfig(strategy="random")]
+    "config",
+    [
+        EngineConfig(synchronous=True),
+        EngineConfig(strategy="random"),
+        EngineConfig(mode="fixed", depth=1),
+        EngineConfig(mode="fixed", strategy="critical-path"),
+    ],
 )
 def test_other_schedules(gpu: FakeCuda | RealCuda, config: EngineConfig) -> None:
     graph, inputs, expected = workload("ffnn", 4)
@@ -243,16 +305,17 @@ def test_other_schedules(gpu: FakeCuda | RealCuda, config: EngineConfig) -> None
         assert_close(engine.execute(graph, assign(graph, 4), inputs).outputs, expected)
 
 
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("peers", [True, False])
 @pytest.mark.parametrize("where", [["cuda:0", "cuda:1"], [*parts(2), *parts(2, gpu=1)]])
-def test_two_gpus(fake: FakeCuda, peers: bool, where: list[str]) -> None:
+def test_two_gpus(fake: FakeCuda, peers: bool, where: list[str], mode: str) -> None:
     fake.peers = peers
     graph, inputs, expected = workload("chainmm", 4)
     shared = Link("bus", 1e9)  # over which transfers of all pairs queue
     route = np.where(np.eye(len(where), dtype=bool), -1, 0)
     apart = machine(where, ahead=2)
     for topology in (apart, Topology("bus", apart.devices, (shared,), route, Host(ahead=2))):
-        with Engine(topology, "cuda") as engine:
+        with Engine(topology, "cuda", EngineConfig(mode=mode)) as engine:
             assert engine.backend.memory(len(where) - 1) == 1
             for seed in range(3):
                 assignment = assign(graph, len(where), seed)
@@ -269,14 +332,28 @@ def test_two_gpus_are_needed() -> None:
 class Trouble(CudaBackend):
     """Runs other kernels in place of some."""
 
+    launch = staticmethod(lambda kernel: kernel())
+
     def __init__(self, topology: Topology) -> None:
         self.instead: dict[int, Callable[[], None]] = {}
         super().__init__(topology)
 
-    def run(self, task: int, device: int, kernel: Any, inputs: Any, output: Any) -> None:
+    def prepare(self, graph: Any, tasks: Any, actions: Any, behind: Any = None) -> Any:
+        watched = []
+        for task, action in enumerate(actions):
+            if isinstance(action, Exec):
+                run = partial(self._run, task, action.launches)
+                run.on_host = True
+                action = Exec(action.device, (run,))
+            watched.append(action)
+        return super().prepare(graph, tasks, watched, behind)
+
+    def _run(self, task: int, launches: list[Callable[[], None]]) -> None:
         if task in self.instead:
-            kernel = lambda inputs, output: self.instead[task]()  # noqa: E731
-        super().run(task, device, kernel, inputs, output)
+            self.instead[task]()
+            return
+        for each in launches:
+            self.launch(each)
 
 
 def test_a_kernel_that_fails_when_launched(gpu: FakeCuda | RealCuda) -> None:
@@ -368,41 +445,38 @@ def test_tasks_of_a_slot_and_of_a_lane_run_one_after_another(gpu: FakeCuda | Rea
     topology = machine(parts(2), via="host", lanes=2, slots=2, ahead=2)
     graph, _, _ = chain()
     tasks = enumerate_tasks(graph, topology, assign(graph, 2).devices)
-    backend = CudaBackend(topology)
-    value, output = (backend.empty(d, (1000,), torch.float32) for d in (0, 1))
-    backend.begin(graph, tasks)
+    backend = Trouble(topology)
+    value, output = (torch.zeros(1000, device=cuda._where(0)) for _ in range(2))
+    actions = [Exec(0, ())] * 4 + [None] * 6 + [Copy(0, 0, 1, value, output)] * 4
+    backend.instead = dict.fromkeys(range(4), lambda: gpu.block(0.05))
+    backend.begin(backend.prepare(graph, tasks, actions))
     for task in range(4):
-        backend.run(task, 0, lambda inputs, out: gpu.block(0.05), (), output)
-        backend.copy(10 + task, 0, (0, 1), value, output)
+        backend.start(task)
+        backend.start(10 + task)
     done = []
     while len(done) < 8:
         done += backend.wait(5.0)
+    backend.end()
     assert backend.wait(0.0) == []
-    times = {each.task: (each.begin_s, each.end_s) for each in done}
-    assert sorted(times) == [0, 1, 2, 3, 10, 11, 12, 13]
+    assert sorted(done) == [0, 1, 2, 3, 10, 11, 12, 13]
+    begin_s, end_s = backend.times()
     for first in (0, 1, 10, 11):
-        assert times[first][1] <= times[first + 2][0]
-    assert times[1][0] < times[0][1]  # two slots
-    assert times[0][0] >= -1e-3
-    assert times[3][1] <= backend.now_s() + 1e-3
+        assert end_s[first] <= begin_s[first + 2]
+    assert begin_s[1] < end_s[0]  # two slots
+    assert begin_s[0] >= -1e-3
+    assert end_s[3] <= backend.now_s() + 1e-3
     backend.close()
     backend.close()
 
 
-def test_buffers_are_used_again_whatever_their_shape(gpu: FakeCuda | RealCuda) -> None:
+def test_memory_is_put_and_got(gpu: FakeCuda | RealCuda) -> None:
     backend = CudaBackend(machine(["cuda:0"]))
-    for shape, dtype in [((4, 6), torch.float32), ((), torch.complex64), ((0, 3), torch.float16)]:
-        value = backend.empty(0, shape, dtype)
-        backend.recycle(0, value)
-        flat = backend.empty(0, [value.nbytes], torch.uint8)
-        assert flat.numel() == value.nbytes
-        assert not value.nbytes or flat.data_ptr() == value.data_ptr()
-        backend.recycle(0, flat)
-        again = backend.empty(0, shape, dtype)
-        assert (again.shape, again.dtype) == (torch.Size(shape), dtype)
-        assert again.is_contiguous()
     number = torch.arange(6).reshape(2, 3).T
-    assert torch.equal(backend.get(backend.put(number, 0)), number)
+    there = backend.put(number, 0)
+    back = backend.get(there)
+    assert torch.equal(back, number)
+    assert back.data_ptr() != there.data_ptr()
+    assert backend.arena(0, 10) is backend.arena(0, 5)
     backend.close()
 
 
@@ -486,32 +560,3 @@ def test_chunks_cover_a_transfer(size: int) -> None:
         assert max(length for _, length in found) - min(length for _, length in found) < 1024
     if size < 8 << 20:
         assert len(found) <= 1
-
-
-def test_a_semaphore_counts_and_wakes() -> None:
-    semaphore = Semaphore()
-    assert not semaphore.wait(0.0)
-    semaphore.post()
-    semaphore.post()
-    assert semaphore.wait(0.0)
-    semaphore.drain()
-    began = perf_counter()
-    assert not semaphore.wait(0.05)
-    assert perf_counter() - began > 0.04
-    timer = threading.Timer(0.05, semaphore.post)
-    timer.start()
-    assert semaphore.wait(60.0)
-    timer.join()
-
-
-def test_signals_get_through() -> None:
-    def interrupt(number: int, frame: Any) -> None:
-        raise KeyboardInterrupt
-
-    old = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, 0.05)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            Semaphore().wait(60.0)
-    finally:
-        signal.signal(signal.SIGALRM, old)

@@ -13,7 +13,16 @@ from sharding.random_programs import cut_programs, whole_inputs
 from sharding.test_evaluate import SIZES, positive_definite
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from doppler.engine.kernels import BINARY, UNARY, compile_kernel, output_like, torch_dtype
+from doppler.engine.kernels import (
+    BINARY,
+    KEEP,
+    UNARY,
+    aligned_bytes,
+    bind_kernel,
+    output_like,
+    scratch_bytes,
+    torch_dtype,
+)
 from doppler.errors import EngineError
 from doppler.graph import Graph, Kernel, OpKind
 from doppler.graph.signatures import signatures
@@ -52,7 +61,8 @@ def run_torch(kernel: Kernel, inputs: list[Array], device: str = "cpu") -> Array
     with torch.inference_mode():
         out = torch.full(shape, 77, dtype=dtype, device=device)
         place = out.data_ptr()
-        compile_kernel(kernel)(tensors, out)
+        for launch in bind_kernel(kernel, tensors, out):
+            launch()
     assert (out.shape, out.dtype, out.data_ptr()) == (shape, dtype, place)
     for x, tensor in zip(inputs, tensors, strict=True):
         assert np.array_equal(x, tensor.cpu().numpy(), equal_nan=True)
@@ -164,7 +174,7 @@ def assert_program_same(
 
 def test_every_function_of_numpy_is_there() -> None:
     assert UNARY.keys() == numpy_ops.UNARY.keys()
-    assert BINARY.keys() == numpy_ops.BINARY.keys()
+    assert {*BINARY, *KEEP} == numpy_ops.BINARY.keys()
 
 
 REAL_ONLY = {"relu", "gelu", "maximum", "minimum", "keep_if_at_least", "keep_if_below"}
@@ -335,19 +345,41 @@ def test_bfloat16_computes_as_float32_does_but_for_rounding(device):
     kernel = Kernel("matmul", (0, 1), ((8, 8),), ("bfloat16",), attributes)
     x, y = torch.randn(2, 8, 8, generator=torch.Generator().manual_seed(0)).bfloat16()
     out = torch.empty(8, 8, dtype=torch.bfloat16, device=device)
-    compile_kernel(kernel)([x.to(device), y.to(device)], out)
+    (launch,) = bind_kernel(kernel, [x.to(device), y.to(device)], out)
+    launch()
     expected = x.float() @ y.float()
     assert (out.cpu().float() - expected).abs().max() <= 2**-8 * expected.abs().max()
 
 
-def test_a_compiled_kernel_runs_again_on_other_tensors(device):
+def test_a_bound_kernel_runs_again_on_other_values(device):
     attributes = {"fn": "sum", "operands": [0, 1, 2]}
-    run = compile_kernel(Kernel("formation", (0, 1, 2), ((2,),), ("float32",), attributes))
+    kernel = Kernel("formation", (0, 1, 2), ((2,),), ("float32",), attributes)
+    tensors, out = [torch.empty(2, device=device) for _ in range(3)], torch.empty(2, device=device)
+    bound = bind_kernel(kernel, tensors, out)
     for i in range(2):
-        tensors = [torch.full((2,), float(i + k), device=device) for k in range(3)]
-        out = torch.empty(2, device=device)
-        run(tensors, out)
+        for k, tensor in enumerate(tensors):
+            tensor.fill_(i + k)
+        for launch in bound:
+            launch()
         assert out.tolist() == [3.0 * i + 3] * 2
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_scratch_is_as_large_as_what_is_asked_for(name):
+    graph = shard(small_program(name, "float16"), 8)
+    for v in graph.assigned.tolist():
+        kernel = kernel_of(graph, v)
+        makers = [kernel_of(graph, graph.tensor_producer[t]) for t in kernel.inputs]
+        asked = []
+
+        def empty(shape, dtype, asked=asked):
+            asked.append(torch.empty(tuple(shape), dtype=dtype))
+            return asked[-1]
+
+        inputs = [torch.ones(shape, dtype=dtype) for shape, dtype in map(output_like, makers)]
+        shape, dtype = output_like(kernel)
+        bind_kernel(kernel, inputs, torch.empty(shape, dtype=dtype), empty)
+        assert scratch_bytes(kernel, makers) == sum(aligned_bytes(x.nbytes) for x in asked)
 
 
 # Launches.
@@ -383,9 +415,11 @@ def launches(graph: Graph, v: int) -> list[Any]:
     inputs = [torch.ones(shape, dtype=dtype) for shape, dtype in map(output_like, makers)]
     shape, dtype = output_like(kernel)
     out = torch.empty(shape, dtype=dtype)
-    run = compile_kernel(kernel)
+    bound = bind_kernel(kernel, inputs, out)
     with Launches() as counter:
-        run(inputs, out)
+        for launch in bound:
+            launch()
+    assert len(counter.found) == len(bound)
     return counter.found
 
 
@@ -467,7 +501,7 @@ def kernel_with(**fields: Any) -> Kernel:
 )
 def test_a_kernel_that_cannot_be_run_is_named(fields, message):
     with pytest.raises(EngineError, match=message):
-        compile_kernel(kernel_with(**fields))
+        bind_kernel(kernel_with(**fields), [torch.empty(2)], torch.empty(2))
 
 
 @pytest.mark.parametrize("name", ["float16", "float32", "float64", "complex64", "int32", "bool"])

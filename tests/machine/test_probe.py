@@ -11,7 +11,6 @@ from engine.playing_backend import PlayingBackend, machine, small_graph
 
 from doppler.assignment import Assignment
 from doppler.cost import DefaultCostModel
-from doppler.engine.backends.base import Done
 from doppler.engine.engine import Engine
 from doppler.errors import ConfigError, DopplerError, OutOfMemoryError, UnknownNameError
 from doppler.graph import Graph, OpKind
@@ -218,10 +217,11 @@ def test_good_assignments_are_run_in_rounds_and_those_that_fail_are_listed(
         return [Assignment(second, placer="mine"), Assignment(mixed, placer="mixed")]
 
     class Small(PlayingBackend):
-        def run(self, task, device, *rest) -> None:  # type: ignore[no-untyped-def]
-            if set(self._tasks.devices.tolist()) == {-1, 1} and len(self._tasks.devices) > 60:
+        def start(self, task: int) -> None:
+            devices = self._plan.tasks.devices.tolist()
+            if set(devices) == {-1, 1} and len(devices) > 60:
                 raise OutOfMemoryError("no room")
-            super().run(task, device, *rest)
+            super().start(task)
 
     monkeypatch.setattr(probing, "good_assignments", make)
     result = probe(lambda _: Small(truth), devices=2, graph=graph, seconds=5)
@@ -273,8 +273,8 @@ class Contended(PlayingBackend):
             return seconds
         busy = {
             int(tasks.devices[other])
-            for end, other, begin in self._running
-            if other < graph.num_vertices and begin <= self._now_s < end
+            for end, other in self._running
+            if other < graph.num_vertices and self._begin_s[other] <= self._now_s < end
         }
         return seconds * (1 + 0.5 * len(busy - {int(tasks.devices[task])}))
 
@@ -282,11 +282,12 @@ class Contended(PlayingBackend):
 class Costly(PlayingBackend):
     """Starting a copy costs the host three times what a kernel does, and seeing an end half."""
 
-    def copy(self, task, link, ends, value, output) -> None:  # type: ignore[no-untyped-def]
-        self._now_s += 2 * self._truth.host.dispatch_s
-        super().copy(task, link, ends, value, output)
+    def start(self, task: int) -> None:
+        if task >= self._plan.graph.num_vertices:
+            self._now_s += 2 * self._truth.host.dispatch_s
+        super().start(task)
 
-    def wait(self, timeout_s: float) -> list[Done]:
+    def wait(self, timeout_s: float) -> list[int]:
         done = super().wait(timeout_s)
         self._now_s += 0.5 * self._truth.host.dispatch_s * len(done)
         return done
@@ -319,10 +320,10 @@ def test_good_runs_and_refining_make_predictions_of_good_assignments_better(
 
 def test_an_error_if_nothing_runs() -> None:
     class Broken(PlayingBackend):
-        def run(self, task, device, *rest) -> None:  # type: ignore[no-untyped-def]
-            if len(self._tasks.devices) == small_graph().num_vertices:
+        def start(self, task: int) -> None:
+            if len(self._plan.tasks.devices) == small_graph().num_vertices:
                 raise OutOfMemoryError("no room")
-            super().run(task, device, *rest)
+            super().start(task)
 
     with pytest.raises(DopplerError, match="no room"):
         probe(lambda _: Broken(machine(2)), devices=2, graph=small_graph(), seconds=5)

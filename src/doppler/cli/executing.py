@@ -1,5 +1,7 @@
 """`dop execute`: run an assignment on real devices, and see what was predicted."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,7 +32,9 @@ from doppler.cli.output import (
     take_stdout,
 )
 from doppler.errors import ConfigError, DopplerError, FormatError
+from doppler.scheduler.choose import DYNAMIC, FIXED, MODES
 
+AUTO = "auto"
 ARRAYS = "npz"  # the kind of file that inputs and outputs are in
 MAX_NAME_BYTES = 65_000  # of an array in one
 
@@ -39,6 +43,11 @@ if TYPE_CHECKING:
     from doppler.engine.engine import EngineConfig, Execution
     from doppler.graph import Graph
     from doppler.topology import Topology
+
+
+def complete_execution_mode(begun: str) -> list[str]:
+    """The modes of `dop execute` whose names begin so."""
+    return [name for name in (AUTO, *MODES) if name.startswith(begun)]
 
 
 def execute(
@@ -52,11 +61,22 @@ def execute(
     warm_up: Annotated[
         int, typer.Option(min=0, max=MAX_REPEATS, help="Runs before those, not measured.")
     ] = 1,
+    mode: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|dynamic|fixed",
+            autocompletion=complete_execution_mode,
+            help="dynamic: the host starts each task when it is ready. fixed: it starts all ahead "
+            "in the order of a schedule. auto: what is predicted to be faster.",
+        ),
+    ] = AUTO,
     strategy: Strategy = "fifo",
     bulk_synchronous: Annotated[
         bool, typer.Option("--bulk-synchronous", help="Put a barrier after every level.")
     ] = False,
-    limit_memory: Annotated[bool, typer.Option(help="Make tasks wait for device memory.")] = True,
+    limit_memory: Annotated[
+        bool, typer.Option(help="Let tensors share memory where a device has too little.")
+    ] = True,
     timeout: Annotated[
         float,
         typer.Option(metavar="SECONDS", help="Give up when no task has ended for this long."),
@@ -99,6 +119,7 @@ def execute(
     check_output(outputs, kind=ARRAYS, inputs=sources, force=force)
     config = EngineConfig(
         strategy=strategy,
+        mode=DYNAMIC if mode == AUTO else mode,
         synchronous=bulk_synchronous,
         limit_memory=limit_memory,
         timeout_s=timeout,
@@ -110,10 +131,12 @@ def execute(
     topology = find_topology(topology_name, graph, assignment, probe_again=probe)
     assignment.check(graph, topology)
     given = None if inputs is None else read_arrays(inputs)
+    modes = [mode] if mode != AUTO else [DYNAMIC] if bulk_synchronous else [DYNAMIC, FIXED]
+    predictions = _predict(graph, topology, assignment, config, modes, seed)
+    config = replace(config, mode=_choose(modes, predictions, assignment))
     with Engine(topology, backend, config) as engine, showing_progress():
         if not engine.backend.computes and (inputs or outputs):
             raise ConfigError(f"backend `{backend}` computes nothing, so there are no outputs")
-        predicted = _predict(graph, topology, assignment, config, seed)
         result = engine.execute(
             graph, assignment, given, repeats=repeat, warm_up=warm_up, seed=seed
         )
@@ -122,9 +145,9 @@ def execute(
     if outputs:
         write_arrays(result.outputs, outputs, force=force)
     if as_json:
-        print_json(_summary(result, predicted, backend, output))
+        print_json(_summary(result, predictions, backend, config.mode, output))
         return
-    _print_summary(result, predicted)
+    _print_summary(result, predictions, config.mode)
     announce(output, outputs)
 
 
@@ -133,25 +156,44 @@ def _predict(
     topology: "Topology",
     assignment: "Assignment",
     config: "EngineConfig",
+    modes: Sequence[str],
     seed: int,
-) -> float | None:
-    """The simulated makespan; None where the topology cannot tell."""
+) -> dict[str, float]:
+    """The simulated makespan in each mode; none where the topology cannot tell."""
+    from doppler.problem import Problem
     from doppler.sim import SimConfig, Simulator
 
     options = SimConfig(
         strategy=config.strategy, synchronous=config.synchronous, limit_memory=config.limit_memory
     )
     try:
-        return Simulator(topology, options).run(graph, assignment, seed).makespan_s
+        problem = Problem(graph, topology)
+        return {
+            mode: Simulator(problem, replace(options, mode=mode))
+            .run(graph, assignment, seed)
+            .makespan_s
+            for mode in modes
+        }
     except DopplerError as error:
         note(f"no prediction: {error.message}")
-        return None
+        return {}
+
+
+def _choose(modes: Sequence[str], predictions: dict[str, float], assignment: "Assignment") -> str:
+    """The mode to run in: that of the better prediction, the first of equals."""
+    if predictions:
+        return min(modes, key=lambda mode: predictions[mode])
+    return modes[0] if assignment.schedule is None else modes[-1]
 
 
 def _summary(
-    result: "Execution", predicted: float | None, backend: str, output: Path | None
+    result: "Execution",
+    predictions: dict[str, float],
+    backend: str,
+    mode: str,
+    output: Path | None,
 ) -> dict[str, Any]:
-    trace = result.trace
+    trace, predicted = result.trace, predictions.get(mode)
     return {
         "makespan_s": result.mean_s,
         "spread_s": result.spread_s,
@@ -166,6 +208,8 @@ def _summary(
         "overlap": trace.overlap(),
         "transfers": int(trace.is_transfer.sum()),
         "backend": backend,
+        "mode": mode,
+        "predictions_s": predictions,
         "graph": trace.graph,
         "topology": trace.topology,
         "placer": trace.placer,
@@ -180,16 +224,19 @@ def _error(result: "Execution", predicted: float | None) -> float | None:
     return predicted / result.mean_s - 1
 
 
-def _print_summary(result: "Execution", predicted: float | None) -> None:
+def _print_summary(result: "Execution", predictions: dict[str, float], mode: str) -> None:
     from doppler.cli.timeline import timeline
 
-    out, trace = stdout(), result.trace
+    out, trace, predicted = stdout(), result.trace, predictions.get(mode)
     expected, error = "", _error(result, predicted)
     if predicted is not None and error is not None:
         expected = f"; predicted {seconds(predicted)} ({100 * error:+.1f} % off)"
     runs = len(result.makespans_s)
     took = spread(result.mean_s, result.spread_s)
     out.print(f"makespan {took} over {runs} {'run' if runs == 1 else 'runs'}{expected}")
+    each = ", ".join(f"{name} {seconds(value)}" for name, value in predictions.items())
+    faster = f", predicted to be the faster: {each}" if len(predictions) > 1 else ""
+    out.print(f"mode {mode}{faster}")
     devices = table("device", "busy", "idle", "execs")
     busy, idle = trace.utilization(), trace.idle_s()
     for i, device in enumerate(trace.devices):

@@ -1,6 +1,7 @@
 """Engine: an Executor that runs assignments on real devices (Alg. 1 in real time)."""
 
 import gc
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,19 +16,28 @@ from doppler.assignment import Assignment
 from doppler.base.arrays import FloatArray, unbox_fields
 from doppler.base.notebook import html_table, number
 from doppler.base.progress import track
-from doppler.engine.backends.base import Backend, Done
+from doppler.engine.backends.base import Backend
 from doppler.engine.backends.registry import make_backend
-from doppler.engine.values import Loaded, Values
-from doppler.errors import ConfigError, EngineError
+from doppler.engine.loops import DynamicLoop, FixedLoop, Loop
+from doppler.engine.prepared import Loaded, Preparation, Prepared
+from doppler.errors import ConfigError
 from doppler.graph.graph import Graph
 from doppler.problem import Problem
 from doppler.programs.numpy_ops import Array
 from doppler.resolve import as_assignment, as_graph, as_topology
-from doppler.scheduler.choose import FIFO, check_strategy, priorities
-from doppler.scheduler.state import SchedulerState
-from doppler.tasks import Tasks, enumerate_tasks
+from doppler.scheduler.choose import (
+    DYNAMIC,
+    FIFO,
+    FIXED,
+    RANDOM,
+    check_mode,
+    check_strategy,
+    priorities,
+)
 from doppler.topology.topology import Topology
 from doppler.trace import Trace, build_trace
+
+MAX_PREPARED = 16  # assignments that are kept prepared: tables and views, no memory of their own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,15 +50,25 @@ class EngineConfig:
     """
 
     strategy: str = FIFO  # ChooseTask: a name from `dop list strategies`
+    mode: str = DYNAMIC  # or `fixed`: in the order of a schedule, made by `strategy` if need be
     synchronous: bool = False  # a barrier after every level (the systems of Table 1)
-    limit_memory: bool = True  # tasks wait for device memory
+    limit_memory: bool = True  # buffers share memory where a device has too little
     timeout_s: float = 60.0  # without any task ending, before a run is given up
+    depth: int = 256  # tasks under way at a time in fixed mode; a run is stopped that much later
+    capture: bool = False  # untimed runs in fixed mode as one CUDA graph, on that backend
 
     def __post_init__(self) -> None:
         unbox_fields(self)
         check_strategy(self.strategy)
+        check_mode(self.mode)
+        if self.mode == FIXED and self.synchronous:
+            raise ConfigError("a run in fixed order has no barriers: synchronous must be false")
         if not self.timeout_s > 0:
             raise ConfigError(f"timeout_s is {self.timeout_s}, must be positive")
+        if self.capture and self.mode != FIXED:
+            raise ConfigError("only a run in fixed order can be captured: mode must be `fixed`")
+        if self.depth < 1:
+            raise ConfigError(f"depth is {self.depth}, must be at least 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +111,8 @@ class Execution:
 class Engine:
     """Runs graphs with kernels on the devices of a topology; an Executor.
 
-    One event loop drives the scheduler's state machine with real completions, and never waits
-    while something can start. A graph's inputs and kernels stay loaded until another graph comes.
+    A graph's inputs stay loaded until another graph comes; what an assignment needs is prepared
+    once, and kept for the next run of it.
 
     >>> import doppler as dp
     >>> graph = dp.shard(dp.programs.chainmm(size=64, dtype="float32"), parts=2)
@@ -114,7 +134,10 @@ class Engine:
         self.backend: Backend = (
             make_backend(backend, self.topology) if isinstance(backend, str) else backend
         )
+        self._problem: Problem | None = None
         self._loaded: Loaded | None = None
+        self._prepared: OrderedDict[Any, Prepared] = OrderedDict()  # the last used at the end
+        self._arena_bytes = [0] * self.topology.num_devices  # memory that prepared tasks share
         self._cancelled = Event()
 
     def __enter__(self) -> Self:
@@ -130,7 +153,8 @@ class Engine:
 
     def close(self) -> None:
         """Give back devices, threads and memory."""
-        self._loaded = None
+        self._forget()
+        self._arena_bytes = [0] * self.topology.num_devices
         self.backend.close()
 
     def cancel(self) -> None:
@@ -139,13 +163,12 @@ class Engine:
         self.backend.wake()
 
     def load(self, graph: Graph, inputs: Mapping[str, Any] | None = None) -> None:
-        """Get a graph ready: compile its kernels, and take these inputs, or random ones."""
-        if not self.backend.computes:
-            return
-        if self._loaded is None or self._loaded.graph is not graph:
-            self._loaded = None  # its memory first
-            self._loaded = Loaded(graph, self.backend, inputs)
-        else:
+        """Take a graph, and these inputs for it, or random ones."""
+        if self._problem is None or self._problem.graph is not graph:
+            self._forget()  # its memory first
+            loaded = Loaded(graph, self.backend, inputs) if self.backend.computes else None
+            self._problem, self._loaded = Problem(graph, self.topology), loaded
+        elif self._loaded is not None:
             self._loaded.set_inputs(inputs)
 
     def run(self, graph: Graph, assignment: Assignment, seed: int = 0) -> Trace:
@@ -183,27 +206,103 @@ class Engine:
         median = int(np.argsort(makespans, kind="stable")[len(runs) // 2])
         return Execution(runs[median][0], makespans, runs[-1][1])
 
+    def makespans(
+        self,
+        graph: Graph,
+        assignment: Assignment,
+        *,
+        repeats: int = 1,
+        warm_up: int = 0,
+        seed: int = 0,
+    ) -> FloatArray:
+        """(R,) seconds of `repeats` runs after `warm_up` others, without a trace of any.
+
+        By the clock of the host; nothing is recorded during a run but its end.
+        """
+        self._cancelled.clear()
+        seconds = []
+        for n in range(warm_up + repeats):
+            self._drive(self._loop(graph, assignment, seed)[1], timed=False)
+            if n >= warm_up:
+                seconds.append(self.backend.now_s())
+        return np.array(seconds)
+
     def _run(
         self, graph: Graph, assignment: Assignment, seed: int, *, keep: bool = False
     ) -> tuple[Trace, dict[str, Array]]:
-        assignment.check(graph, self.topology)
-        if self._loaded is None or self._loaded.graph is not graph:
-            self.load(graph)
-        tasks = enumerate_tasks(graph, self.topology, assignment.devices)
-        values = Values(self._loaded, tasks, self.backend) if self._loaded else None
-        run = _Run(self, graph, assignment, tasks, values, seed)
+        prepared, loop = self._loop(graph, assignment, seed)
+        self._drive(loop)
+        outputs = prepared.results(self.backend) if keep else {}
+        trace = build_trace(
+            graph, self.topology, prepared.tasks, loop.times(), placer=assignment.placer
+        )
+        return trace, outputs
+
+    def _drive(self, loop: Loop, *, timed: bool = True) -> None:
         try:
             with _no_collection():
-                run.loop()
-            outputs = values.results() if values and keep else {}
+                loop.run(timed=timed)
+            self.backend.end()
         except BaseException:
+            self._prepared.clear()  # the backend may give up memory that is still written to
+            self._arena_bytes = [0] * self.topology.num_devices
             self.backend.stop()
             raise
-        finally:
-            if values:
-                values.clear()
-        times = (np.array(run.state.ready_s), run.begin, run.end)
-        return build_trace(graph, self.topology, tasks, times, placer=assignment.placer), outputs
+
+    def _loop(self, graph: Graph, assignment: Assignment, seed: int) -> tuple[Prepared, Loop]:
+        """A run that is about to begin."""
+        if self._problem is None or self._problem.graph is not graph:
+            self.load(graph)
+        assert self._problem is not None
+        prepared, config = self._prepare(assignment, seed), self.config
+        limits: Any = {
+            "timeout_s": config.timeout_s,
+            "is_cancelled": self._cancelled.is_set,
+        }
+        if config.mode == FIXED:
+            limits |= {"depth": config.depth, "capture": config.capture}
+            return prepared, FixedLoop(prepared, self.topology, self.backend, **limits)
+        priority = priorities(config.strategy, self._problem, assignment, seed)
+        return prepared, DynamicLoop(
+            prepared,
+            self.topology,
+            self.backend,
+            priority,
+            synchronous=config.synchronous,
+            **limits,
+        )
+
+    def _prepare(self, assignment: Assignment, seed: int) -> Prepared:
+        """What was prepared for an assignment, or is now; a few are kept."""
+        assert self._problem is not None
+        config = self.config
+        key = (assignment, seed if config.strategy == RANDOM else 0, config)
+        if key in self._prepared:
+            self._prepared.move_to_end(key)
+            return self._prepared[key]
+        assignment.check(self._problem.graph, self.topology)
+        preparation = Preparation(
+            self._problem,
+            self.backend,
+            self._loaded,
+            fixed=config.mode == FIXED,
+            limit_memory=config.limit_memory,
+            strategy=config.strategy,
+        )
+        tables = preparation.tables(assignment, seed)
+        pairs = zip(tables.layout.arena_bytes, self._arena_bytes, strict=True)
+        needed = [max(pair) for pair in pairs]
+        if needed != self._arena_bytes:
+            self._prepared.clear()  # what they use has to grow
+            self._arena_bytes = needed
+        while len(self._prepared) >= MAX_PREPARED:
+            self._prepared.popitem(last=False)
+        self._prepared[key] = preparation.prepare(assignment, tables)
+        return self._prepared[key]
+
+    def _forget(self) -> None:
+        self._problem = self._loaded = None
+        self._prepared.clear()
 
     @property
     def is_cancelled(self) -> bool:
@@ -221,114 +320,6 @@ def _no_collection() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-class _Run:
-    """One run: the state machine, and when each task began and ended."""
-
-    def __init__(
-        self,
-        engine: Engine,
-        graph: Graph,
-        assignment: Assignment,
-        tasks: Tasks,
-        values: Values | None,
-        seed: int,
-    ) -> None:
-        self._engine, self._backend, self._values = engine, engine.backend, values
-        self._graph, self._tasks = graph, tasks
-        topology, config = engine.topology, engine.config
-        self.state = SchedulerState(
-            graph,
-            topology,
-            tasks,
-            priorities(config.strategy, Problem(graph, topology), assignment, seed),
-            synchronous=config.synchronous,
-            limit_memory=config.limit_memory,
-        )
-        self._devices, self._links = tasks.devices.tolist(), tasks.link.tolist()
-        self._ends = list(zip(tasks.source.tolist(), tasks.target.tolist(), strict=True))
-        self.begin = np.zeros(graph.num_vertices + tasks.num_transfers)
-        self.end = np.zeros_like(self.begin)
-        self._running: dict[int, float] = {}  # task: when it was started
-
-    def loop(self) -> None:
-        """Run all tasks; an error where one fails, none ends for too long, or memory is short."""
-        state, backend, engine = self.state, self._backend, self._engine
-        backend.begin(self._graph, self._tasks)
-        state.begin(0.0)
-        while state.unfinished:
-            while (task := state.choose()) is not None:
-                self._start(task)
-            if not self._running:
-                raise state.stuck()
-            done = backend.wait(engine.config.timeout_s)
-            if engine.is_cancelled:
-                raise EngineError("the run was cancelled")
-            if not done:
-                self._check_time()
-            for each in done:
-                self._finish(each)
-
-    def _start(self, task: int) -> None:
-        self._running[task] = self._backend.now_s()
-        size = self._tasks.num_vertices
-        try:
-            if self._values is not None:
-                self._values.start(task)
-            elif task < size:
-                self._backend.run(task, self._devices[task], None, (), None)
-            else:
-                k = task - size
-                self._backend.copy(task, self._links[k], self._ends[k], None, None)
-        except Exception as error:  # out of memory, or a kernel that fails when launched
-            raise self._failure(task, error) from error
-
-    def _finish(self, done: Done) -> None:
-        if done.error is not None:
-            raise self._failure(done.task, done.error) from done.error
-        task, state = done.task, self.state
-        del self._running[task]
-        # Devices have clocks of their own, a few microseconds off the host's.
-        self.begin[task] = max(done.begin_s, state.ready_s[task])
-        self.end[task] = max(done.end_s, self.begin[task])
-        state.release(task)
-        if self._values is not None:
-            self._values.finish(task)
-        state.complete(task, max(self._backend.now_s(), float(self.end[task])))
-
-    def _check_time(self) -> None:
-        limit_s, now_s = self._engine.config.timeout_s, self._backend.now_s()
-        late = [task for task, since_s in self._running.items() if now_s - since_s >= limit_s]
-        if late:
-            raise EngineError(
-                f"{self._story(late[0])} did not end within {limit_s:g} s",
-                hint="raise timeout_s if the work is that long",
-            )
-
-    def _failure(self, task: int, error: BaseException) -> EngineError:
-        reason = str(error).strip().split("\n")[0] or "no reason given"
-        return EngineError(f"{self._story(task)} failed: {type(error).__name__}: {reason}")
-
-    def _story(self, task: int) -> str:
-        """What a task is, where, since when, and how far the run was."""
-        graph, size = self._graph, self._tasks.num_vertices
-        names, devices = graph.vertex_names, self._engine.topology.devices
-        if task < size:
-            what = f"vertex `{names[task]}` ({graph.kinds[task]})"
-            where = f"on device `{devices[self._devices[task]].name}`"
-        else:
-            source, target = self._ends[task - size]
-            producer = int(graph.tensor_producer[self._tasks.tensor[task - size]])
-            what = f"the transfer of the output of vertex `{names[producer]}`"
-            where = f"from device `{devices[source].name}` to `{devices[target].name}`"
-        total = len(self.begin) - int(graph.is_input.sum())
-        done = total - self.state.unfinished
-        ready_ms, started_ms = self.state.ready_s[task] * 1e3, self._running[task] * 1e3
-        return (
-            f"{what} {where}, ready at {ready_ms:.3f} ms and started at {started_ms:.3f} ms "
-            f"after {done} of {total} tasks,"
-        )
 
 
 def execute(

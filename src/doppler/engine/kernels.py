@@ -1,31 +1,25 @@
 """The torch code of every kernel: all that can be is decided once, what is left only launches.
 
-The meaning of each is that of `doppler.programs.numpy_ops`. A compiled kernel writes into an output
-that it is given and changes nothing else. It never waits for a device, so that on a GPU it returns
-as soon as its work is queued; it takes few launches, since each costs more than small work.
+The meaning of each is that of `doppler.programs.numpy_ops`. A kernel is bound to its tensors; what
+comes of that is a few launches with all their arguments, which write into the output and change
+nothing else but intermediate tensors. No launch waits for a device, so that on a GPU it returns as
+soon as its work is queued; there are few of them, since each costs more than small work.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod
 from typing import Any
 
 import torch
 
-from doppler.engine.operands import (
-    Axes,
-    Compiled,
-    Fetch,
-    Tensors,
-    aligned,
-    operands,
-    pieces_of,
-    put,
-)
+from doppler.engine.operands import Axes, Binding, Empty, Launch
 from doppler.errors import EngineError
 from doppler.graph.graph import Kernel
 from doppler.graph.ops import OpKind
 from doppler.graph.signatures import first_diagonal_above
 
+ALIGNMENT = 256  # bytes: what CUDA promises of an allocation, and more than a CPU asks for
 DTYPES = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (
@@ -36,23 +30,67 @@ DTYPES = {
 }
 
 
-def compile_kernel(kernel: Kernel) -> Compiled:
-    """A function of (inputs, output) that runs a kernel on any device.
+def bind_kernel(
+    kernel: Kernel, inputs: Sequence[torch.Tensor], output: torch.Tensor, empty: Empty | None = None
+) -> tuple[Launch, ...]:
+    """What to launch, one after the other, to run a kernel on these tensors.
 
     The inputs are contiguous; the output is, too, with the shape and dtype of `output_like`.
+    `empty` makes room for intermediate tensors, which is used again in every run.
     """
+    check_kernel(kernel)
+    if empty is None:
+        empty = partial(_new, output)
+    binding = Binding(kernel, inputs, output, empty)
+    try:
+        _KERNELS[kernel.op](binding)
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
+        raise EngineError(
+            f"kernel `{kernel.op}` has attributes that make no sense: {error!r}"
+        ) from error
+    return tuple(binding.launches)
+
+
+def scratch_bytes(kernel: Kernel, inputs: Sequence[Kernel]) -> int:
+    """Bytes of all intermediate tensors of a kernel that reads the outputs of those kernels."""
+    total = 0
+
+    def count(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        nonlocal total
+        room = torch.empty(tuple(shape), dtype=dtype, device="meta")
+        total += aligned_bytes(room.nbytes)
+        return room
+
+    def like(kernel: Kernel) -> torch.Tensor:
+        shape, dtype = output_like(kernel)
+        try:
+            return torch.empty(shape, dtype=dtype, device="meta")
+        except RuntimeError as error:  # more bytes than can be counted
+            raise EngineError(f"a tensor of shape {shape}: {error}") from None
+
+    bind_kernel(kernel, [like(each) for each in inputs], like(kernel), count)
+    return total
+
+
+def aligned_bytes(size: float) -> int:
+    """Bytes up to where the next tensor may begin."""
+    return -(-int(size) // ALIGNMENT) * ALIGNMENT
+
+
+def _new(like: torch.Tensor, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    return like.new_empty(tuple(shape), dtype=dtype)
+
+
+def check_kernel(kernel: Kernel) -> None:
+    """Raise an `EngineError` unless there is code for a kernel and a dtype for its output."""
     if len(kernel.shapes) != 1:
         raise EngineError(f"kernel `{kernel.op}` has {len(kernel.shapes)} outputs, must have one")
     if kernel.op not in _KERNELS:
         known = ", ".join(sorted(_KERNELS))
         raise EngineError(f"no code for a kernel `{kernel.op}`", hint=f"known: {known}")
     torch_dtype(kernel.dtypes[0])
-    try:
-        return _KERNELS[kernel.op](kernel)
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        raise EngineError(
-            f"kernel `{kernel.op}` has attributes that make no sense: {error!r}"
-        ) from error
 
 
 def output_like(kernel: Kernel) -> tuple[tuple[int, ...], torch.dtype]:
@@ -70,43 +108,38 @@ def torch_dtype(name: str) -> torch.dtype:
 # Contractions.
 
 
-def _matmul(kernel: Kernel) -> Compiled:
+def _matmul(b: Binding) -> None:
     """One product of matrices, or of batches of them, on views; axes in an odd order are copied."""
-    shape, (a_axes, b_axes) = kernel.shapes[0], kernel.attributes["axes"]
-    a_fetch, b_fetch = operands(kernel)
+    shape, (left_axes, right_axes) = b.kernel.shapes[0], b.kernel.attributes["axes"]
+    left, right = b.operands()
     kept = range(len(shape))
-    batch = [j for j in kept if j in a_axes and j in b_axes]
-    rows = [j for j in kept if j in a_axes and j not in b_axes]
-    columns = [j for j in kept if j in b_axes and j not in a_axes]
-    new = [j for j in kept if j not in a_axes and j not in b_axes]  # of size 1
-    summed = [j for j in a_axes if j is not None and j not in kept and j in b_axes]
+    batch = [j for j in kept if j in left_axes and j in right_axes]
+    rows = [j for j in kept if j in left_axes and j not in right_axes]
+    columns = [j for j in kept if j in right_axes and j not in left_axes]
+    new = [j for j in kept if j not in left_axes and j not in right_axes]  # of size 1
+    summed = [j for j in left_axes if j is not None and j not in kept and j in right_axes]
     batches, height, width = (prod(shape[j] for j in group) for group in (batch, rows, columns))
     if batches == 1:
         multiply: Any = torch.mm
-        a = _merged(a_fetch, a_axes, [batch + rows, summed], (height, -1))
-        b = _merged(b_fetch, b_axes, [batch + summed, columns], (-1, width))
+        x = _merged(b, left, left_axes, [batch + rows, summed], (height, -1))
+        y = _merged(b, right, right_axes, [batch + summed, columns], (-1, width))
     else:
         multiply = torch.bmm
-        a = _merged(a_fetch, a_axes, [batch, rows, summed], (batches, height, -1))
-        b = _merged(b_fetch, b_axes, [batch, summed, columns], (batches, -1, width))
-    order, size = [*batch, *rows, *columns, *new], (batches, height, width)[batches == 1 :]
-
-    def straight(inputs: Tensors, out: torch.Tensor) -> None:
-        multiply(a(inputs), b(inputs), out=out)
-
-    def viewed(inputs: Tensors, out: torch.Tensor) -> None:
-        multiply(a(inputs), b(inputs), out=out.permute(order).view(size))
-
-    def copied(inputs: Tensors, out: torch.Tensor) -> None:
-        target = out.permute(order)
-        target.copy_(multiply(a(inputs), b(inputs)).view(target.shape))
-
-    if order == list(kept) and size == shape:
-        return straight
-    return viewed if _can_view(shape, order, size) else copied
+        x = _merged(b, left, left_axes, [batch, rows, summed], (batches, height, -1))
+        y = _merged(b, right, right_axes, [batch, summed, columns], (batches, -1, width))
+    target = b.output.permute([*batch, *rows, *columns, *new])
+    size = (batches, height, width)[batches == 1 :]
+    try:
+        b.launch(multiply, x, y, out=target.view(size))
+    except RuntimeError:  # no view has that shape
+        product = b.empty(size, b.output.dtype)
+        b.launch(multiply, x, y, out=product)
+        b.launch(target.copy_, product.view(target.shape))
 
 
-def _merged(fetch: Fetch, axes: Axes, groups: list[list[int]], size: tuple[int, ...]) -> Fetch:
+def _merged(
+    b: Binding, x: torch.Tensor, axes: Axes, groups: list[list[int]], size: tuple[int, ...]
+) -> torch.Tensor:
     """An operand whose join axes are in this order, each group merged into one of this size.
 
     An axis that is in no group, since only this operand has it, is summed over before.
@@ -114,229 +147,199 @@ def _merged(fetch: Fetch, axes: Axes, groups: list[list[int]], size: tuple[int, 
     joins = [join for group in groups for join in group]
     rest = [d for d, axis in enumerate(axes) if axis not in joins]
     lonely = [d for d in rest if axes[d] is not None]
-    order = [*(list(axes).index(join) for join in joins), *rest]
-    if order == list(range(len(size))) and not rest and all(len(group) == 1 for group in groups):
-        return fetch
-
-    def merged(inputs: Tensors) -> torch.Tensor:
-        x = fetch(inputs)
-        x = x.sum(lonely, keepdim=True) if lonely else x
-        return x.permute(order).reshape(size)
-
-    return merged
-
-
-def _can_view(shape: tuple[int, ...], order: list[int], size: tuple[int, ...]) -> bool:
-    """Whether a contiguous tensor, its axes in another order, can be seen with another shape."""
+    if lonely:
+        shape = [1 if d in lonely else length for d, length in enumerate(x.shape)]
+        total = b.empty(shape, x.dtype)
+        b.launch(torch.sum, x, lonely, keepdim=True, out=total)
+        x = total
+    x = x.permute([*(list(axes).index(join) for join in joins), *rest])
     try:
-        torch.empty(shape, device="meta").permute(order).view(size)
-    except RuntimeError:
-        return False
-    return True
+        return x.view(size)
+    except RuntimeError:  # no view has that shape
+        return b.copied(x).view(size)
 
 
 # Functions of elements.
 
-
-def _copy(x: torch.Tensor, out: torch.Tensor) -> None:
-    out.copy_(x)
-
-
-UNARY: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
+UNARY: dict[str, Callable[..., Any]] = {
     "relu": lambda x, out: torch.clamp_min(x, 0, out=out),
-    "exp": lambda x, out: torch.exp(x, out=out),
-    "sqrt": lambda x, out: torch.sqrt(x, out=out),
-    "rsqrt": lambda x, out: torch.rsqrt(x, out=out),
-    "silu": lambda x, out: torch.ops.aten.silu.out(x, out=out),
+    "exp": torch.exp,
+    "sqrt": torch.sqrt,
+    "rsqrt": torch.rsqrt,
+    "silu": torch.ops.aten.silu.out,
     "gelu": lambda x, out: torch.ops.aten.gelu.out(x, approximate="tanh", out=out),
     "square": lambda x, out: torch.mul(x, x, out=out),
-    "tanh": lambda x, out: torch.tanh(x, out=out),
-    "cast": _copy,
+    "tanh": torch.tanh,
+    "cast": lambda x, out: out.copy_(x),
 }
-BINARY: dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor], Any]] = {
-    "add": lambda x, y, out: torch.add(x, y, out=out),
-    "sub": lambda x, y, out: torch.sub(x, y, out=out),
-    "mul": lambda x, y, out: torch.mul(x, y, out=out),
-    "div": lambda x, y, out: torch.div(x, y, out=out),
-    "maximum": lambda x, y, out: torch.maximum(x, y, out=out),
-    "minimum": lambda x, y, out: torch.minimum(x, y, out=out),
-    "keep_if_at_least": lambda x, y, out: _keep(x >= y, x, 0.0, out),
-    "keep_if_below": lambda x, y, out: _keep(x < y, x, -torch.inf, out),
+BINARY: dict[str, Callable[..., Any]] = {
+    "add": torch.add,
+    "sub": torch.sub,
+    "mul": torch.mul,
+    "div": torch.div,
+    "maximum": torch.maximum,
+    "minimum": torch.minimum,
+}
+KEEP: dict[str, tuple[Callable[..., Any], float]] = {  # where this holds, else the number
+    "keep_if_at_least": (torch.ge, 0.0),
+    "keep_if_below": (torch.lt, -torch.inf),
 }
 
 
-def _keep(mask: torch.Tensor, x: torch.Tensor, otherwise: float, out: torch.Tensor) -> None:
-    constant = out.new_full((), otherwise)  # made where it is used: a plain number would be moved
-    torch.where(mask, x, constant, out=out)
+def _unary(b: Binding) -> None:
+    (x,) = b.aligned()
+    fn = b.kernel.attributes["fn"]
+    apply = _affine if fn == "affine" else _plain(UNARY[fn])
+    wide = torch.promote_types(x.dtype, b.output.dtype)
+    if x.dtype == b.output.dtype or fn == "cast":
+        apply(b, x, b.output)
+        return
+    if x.dtype != wide:
+        x = b.copied(x, wide)
+    if wide == b.output.dtype:
+        apply(b, x, b.output)
+        return
+    result = b.empty(x.shape, wide)  # to round only once
+    apply(b, x, result)
+    b.launch(b.output.copy_, result)
 
 
-def _unary(kernel: Kernel) -> Compiled:
-    (x,) = aligned(kernel)
-    fn = kernel.attributes["fn"]
-    apply = _affine(kernel) if fn == "affine" else UNARY[fn]
-
-    def run(inputs: Tensors, out: torch.Tensor) -> None:
-        value = x(inputs)
-        if value.dtype == out.dtype or fn == "cast":
-            apply(value, out)
-            return
-        value = value.to(torch.promote_types(value.dtype, out.dtype))  # to round only once
-        result = torch.empty_like(value)
-        apply(value, result)
-        out.copy_(result)
-
-    return run
+def _plain(function: Callable[..., Any]) -> Callable[[Binding, torch.Tensor, torch.Tensor], None]:
+    return lambda b, x, out: b.launch(function, x, out=out)
 
 
-def _affine(kernel: Kernel) -> Callable[[torch.Tensor, torch.Tensor], Any]:
+def _affine(b: Binding, x: torch.Tensor, out: torch.Tensor) -> None:
     """`scale * x + shift`, in one launch unless the scale is huge."""
-    scale, shift = (float(kernel.attributes[name]) for name in ("scale", "shift"))
-    constant = torch.tensor(shift, dtype=torch.float64)  # of no axes: the host reads it
-
-    def in_one(x: torch.Tensor, out: torch.Tensor) -> None:
-        torch.add(constant, x, alpha=scale, out=out)
-
-    def in_steps(x: torch.Tensor, out: torch.Tensor) -> None:
-        torch.mul(x, scale, out=out)
-        if shift:
-            out.add_(shift)
-
+    scale, shift = (float(b.kernel.attributes[name]) for name in ("scale", "shift"))
     fits = abs(scale) <= torch.finfo(torch.float16).max  # an `alpha` beyond is refused
-    return in_one if shift and fits else in_steps
+    if shift and fits:
+        constant = torch.tensor(shift, dtype=torch.float64)  # of no axes: the host reads it
+        b.launch(torch.add, constant, x, alpha=scale, out=out)
+        return
+    b.launch(torch.mul, x, scale, out=out)
+    if shift:
+        b.launch(out.add_, shift)
 
 
-def _binary(kernel: Kernel) -> Compiled:
-    x, y = aligned(kernel)
-    apply = BINARY[kernel.attributes["fn"]]
-    return lambda inputs, out: apply(x(inputs), y(inputs), out)
+def _binary(b: Binding) -> None:
+    x, y = b.aligned()
+    fn = b.kernel.attributes["fn"]
+    if fn in BINARY:
+        b.launch(BINARY[fn], x, y, out=b.output)
+        return
+    compare, otherwise = KEEP[fn]
+    mask = b.empty(b.output.shape, torch.bool)
+    constant = b.output.new_full((), otherwise)  # where it is used: a plain number would be moved
+    b.launch(compare, x, y, out=mask)
+    b.launch(torch.where, mask, x, constant, out=b.output)
 
 
 # Aggregates.
 
-REDUCE: dict[str, Callable[[torch.Tensor, tuple[int, ...], torch.Tensor], Any]] = {
-    "sum": lambda x, axes, out: torch.sum(x, axes, out=out),
-    "max": lambda x, axes, out: torch.amax(x, axes, out=out),
-    "min": lambda x, axes, out: torch.amin(x, axes, out=out),
-    "product": lambda x, axes, out: torch.prod(x.flatten(axes[0], axes[-1]), axes[0], out=out),
+
+def _product(x: torch.Tensor, axes: Sequence[int], out: torch.Tensor) -> None:
+    torch.prod(x.flatten(axes[0], axes[-1]), axes[0], out=out)
+
+
+REDUCE: dict[str, Callable[..., Any]] = {
+    "sum": torch.sum,
+    "max": torch.amax,
+    "min": torch.amin,
+    "product": _product,
 }
 COMBINE = {"sum": "add", "max": "maximum", "min": "minimum", "product": "mul"}
 
 
-def _reduction(kernel: Kernel) -> Compiled:
+def _reduction(b: Binding) -> None:
     """An aggregate over the last axes of the join."""
-    rank = len(kernel.shapes[0])
-    joins = [axis for axis in kernel.attributes["axes"][0] if axis is not None]
+    rank = len(b.kernel.shapes[0])
+    joins = [axis for axis in b.kernel.attributes["axes"][0] if axis is not None]
     full = max([rank, *(1 + join for join in joins)])
-    (x,), gone = aligned(kernel, full), tuple(range(rank, full))
-    reduce = REDUCE[kernel.attributes["fn"]]
-    if not gone:
-        return lambda inputs, out: _copy(x(inputs), out)
-    return lambda inputs, out: reduce(x(inputs), gone, out)
+    (x,), gone = b.aligned(full), tuple(range(rank, full))
+    reduce = REDUCE[b.kernel.attributes["fn"]]
+    if gone:
+        b.launch(reduce, x, gone, out=b.output)
+    else:
+        b.launch(b.output.copy_, x)
 
 
-def _formation(kernel: Kernel) -> Compiled:
+def _formation(b: Binding) -> None:
     """The aggregate of partials: in one launch of two, in two of more, rounded once."""
-    partials, fn = operands(kernel), kernel.attributes["fn"]
+    partials, fn = b.operands(), b.kernel.attributes["fn"]
     reduce, combine = REDUCE[fn], BINARY[COMBINE[fn]]
-
-    def one(inputs: Tensors, out: torch.Tensor) -> None:
-        out.copy_(partials[0](inputs))
-
-    def two(inputs: Tensors, out: torch.Tensor) -> None:
-        combine(partials[0](inputs), partials[1](inputs), out)
-
-    def more(inputs: Tensors, out: torch.Tensor) -> None:
-        reduce(torch.stack([partial(inputs) for partial in partials]), (0,), out)
-
-    return (one, two, more)[min(len(partials), 3) - 1]
+    if len(partials) == 1:
+        b.launch(b.output.copy_, partials[0])
+    elif len(partials) == 2:
+        b.launch(combine, *partials, out=b.output)
+    else:
+        stack = b.empty((len(partials), *partials[0].shape), partials[0].dtype)
+        b.launch(torch.stack, partials, out=stack)
+        b.launch(reduce, stack, (0,), out=b.output)
 
 
 # Copies: nothing is computed.
 
 
-def _complexer(kernel: Kernel) -> Compiled:
+def _complexer(b: Binding) -> None:
     """Pairs as complex numbers, or complex numbers as pairs: one copy, whichever it is."""
-    (x,) = aligned(kernel)
-
-    def run(inputs: Tensors, out: torch.Tensor) -> None:
-        value = x(inputs)
-        out.view(value.dtype).copy_(value)
-
-    return run
+    (x,) = b.aligned()
+    b.launch(b.output.view(x.dtype).copy_, x)
 
 
-def _squeezer(kernel: Kernel) -> Compiled:
-    (x,) = aligned(kernel)
-    return lambda inputs, out: _copy(x(inputs), out)
+def _squeezer(b: Binding) -> None:
+    (x,) = b.aligned()
+    b.launch(b.output.copy_, x)
 
 
-def _select(kernel: Kernel) -> Compiled:
-    pieces = [p for operand in kernel.attributes["operands"] for p in pieces_of(operand)]
-    return put(pieces, kernel.shapes[0])
+def _select(b: Binding) -> None:
+    pieces = [p for operand in b.kernel.attributes["operands"] for p in b.pieces_of(operand)]
+    b.put(pieces, b.output)
 
 
-def _fill(kernel: Kernel) -> Compiled:
+def _fill(b: Binding) -> None:
     """One value, or another above the diagonal of the tensor that the block is of."""
+    kernel, out = b.kernel, b.output
     value, (*_, rows, columns) = float(kernel.attributes["value"]), (1, 1, *kernel.shapes[0])
     above = float(kernel.attributes.get("above", value))
     first = first_diagonal_above(kernel) if "above" in kernel.attributes else columns
-
-    def even(_: Tensors, out: torch.Tensor) -> None:
-        out.fill_(value if first >= columns else above)
-
-    def over_zeros(_: Tensors, out: torch.Tensor) -> None:
-        out.fill_(above).triu_(first)
-
-    def both(_: Tensors, out: torch.Tensor) -> None:
-        mask = out.new_ones((rows, columns), dtype=torch.bool).triu_(first)
-        out.fill_(value).masked_fill_(mask, above)
-
     if not 1 - rows < first < columns:
-        return even
-    return over_zeros if value == 0 else both
+        b.launch(out.fill_, value if first >= columns else above)
+    elif value == 0:
+        b.launch(out.fill_, above)
+        b.launch(out.triu_, first)
+    else:
+        mask = b.empty((rows, columns), torch.bool)
+        b.launch(mask.fill_, value=True)
+        b.launch(mask.triu_, first)
+        b.launch(out.fill_, value)
+        b.launch(out.masked_fill_, mask, above)
 
 
 # Tiles of the Cholesky factorisation. Libraries store columns: in and out are seen transposed.
 
 
-def _potrf(kernel: Kernel) -> Compiled:
-    (a,) = operands(kernel)
-
-    def run(inputs: Tensors, out: torch.Tensor) -> None:
-        info = out.new_empty((), dtype=torch.int32)  # to read it would wait for the device
-        torch.linalg.cholesky_ex(a(inputs).mT, upper=True, out=(out.mT, info))
-
-    return run
+def _potrf(b: Binding) -> None:
+    (a,) = b.operands()
+    info = b.output.new_empty((), dtype=torch.int32)  # to read it would wait for the device
+    b.launch(torch.linalg.cholesky_ex, a.mT, upper=True, out=(b.output.mT, info))
 
 
-def _trsm(kernel: Kernel) -> Compiled:
-    a, lower = operands(kernel)
-
-    def run(inputs: Tensors, out: torch.Tensor) -> None:
-        torch.linalg.solve_triangular(lower(inputs), a(inputs).mT, upper=False, out=out.mT)
-
-    return run
+def _trsm(b: Binding) -> None:
+    a, lower = b.operands()
+    b.launch(torch.linalg.solve_triangular, lower, a.mT, upper=False, out=b.output.mT)
 
 
-def _syrk(kernel: Kernel) -> Compiled:
-    c, a = operands(kernel)
-
-    def run(inputs: Tensors, out: torch.Tensor) -> None:
-        torch.addmm(c(inputs), a(inputs), a(inputs).mT, alpha=-1, out=out)
-
-    return run
+def _syrk(b: Binding) -> None:
+    c, a = b.operands()
+    b.launch(torch.addmm, c, a, a.mT, alpha=-1, out=b.output)
 
 
-def _gemm(kernel: Kernel) -> Compiled:
-    c, a, b = operands(kernel)
-
-    def run(inputs: Tensors, out: torch.Tensor) -> None:
-        torch.addmm(c(inputs), a(inputs), b(inputs).mT, alpha=-1, out=out)
-
-    return run
+def _gemm(b: Binding) -> None:
+    c, left, right = b.operands()
+    b.launch(torch.addmm, c, left, right.mT, alpha=-1, out=b.output)
 
 
-_KERNELS: dict[str, Callable[[Kernel], Compiled]] = {
+_KERNELS: dict[str, Callable[[Binding], None]] = {
     OpKind.MATMUL: _matmul,
     OpKind.INPUT_ELEMWISE: _unary,
     OpKind.STRAIGHT_ELEMWISE: _binary,

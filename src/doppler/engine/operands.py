@@ -1,108 +1,122 @@
 """Operands of kernels in torch: inputs, views of them, or tensors put together from pieces."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
 
 from doppler.graph.graph import Kernel
 
-Tensors = Sequence[torch.Tensor]
-Compiled = Callable[[Tensors, torch.Tensor], None]  # inputs in their slots, output
-Fetch = Callable[[Tensors], torch.Tensor]  # an operand, from the inputs in their slots
+Launch = Callable[[], Any]  # queues one piece of work on the current device and stream
+Empty = Callable[[Sequence[int], torch.dtype], torch.Tensor]  # room for an intermediate tensor
 Axes = Sequence[int | None]  # join axis of each axis of an operand; None: of size 1, dropped
+
+
+class Binding:
+    """A kernel and its tensors: views are made now, and what is to be launched is collected."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        inputs: Sequence[torch.Tensor],
+        output: torch.Tensor,
+        empty: Empty,
+    ) -> None:
+        """`inputs` are in the kernel's slots; all tensors are contiguous."""
+        self.kernel, self.inputs, self.output, self.empty = kernel, inputs, output, empty
+        self.launches: list[Launch] = []
+
+    def launch(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> None:
+        """Add a launch, with all its arguments."""
+        self.launches.append(partial(function, *arguments, **options))
+
+    def operands(self) -> list[torch.Tensor]:
+        """The operands of the kernel, as they are."""
+        return [self._operand(row) for row in self.kernel.attributes.get("operands", ())]
+
+    def aligned(self, rank: int | None = None) -> list[torch.Tensor]:
+        """The operands with their axes in the order of the join's.
+
+        They are views of `rank` axes, by default as many as the output has, and of size 1 along
+        those that the operand lacks.
+        """
+        rank = len(self.kernel.shapes[0]) if rank is None else rank
+        axes = self.kernel.attributes["axes"]
+        return [_view(x, own, rank) for x, own in zip(self.operands(), axes, strict=True)]
+
+    def copied(self, x: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """A contiguous tensor into which `x` is copied."""
+        room = self.empty(x.shape, dtype or x.dtype)
+        self.launch(room.copy_, x)
+        return room
+
+    def put(self, pieces: list["Piece"], target: torch.Tensor) -> None:
+        """Put pieces into the tensor that they cover."""
+        volume = sum(prod(b - a for a, b in zip(p.begin, p.end, strict=True)) for p in pieces)
+        if volume != target.numel():
+            raise ValueError(f"pieces of {volume} elements for a tensor of {target.numel()}")
+        self._put(pieces, target, (0,) * target.dim())
+
+    def pieces_of(self, operand: Any) -> list["Piece"]:
+        """The pieces that an operand of the kernel is made of."""
+        return [self._piece(slot, part, place) for slot, part, place in operand["pieces"]]
+
+    def _operand(self, row: Any) -> torch.Tensor:
+        if isinstance(row, int):
+            return self.inputs[row]
+        pieces, shape = self.pieces_of(row), tuple(row["shape"])
+        if len(pieces) == 1:
+            return pieces[0].source
+        whole = self.empty(shape, pieces[0].source.dtype)
+        self.put(pieces, whole)
+        return whole
+
+    def _piece(self, slot: int, part: Sequence[Sequence[int]], place: Sequence[int]) -> "Piece":
+        index = tuple(slice(low, high) for low, high in part)
+        ends = tuple(at + high - low for at, (low, high) in zip(place, part, strict=True))
+        return Piece(self.inputs[slot][index], tuple(place), ends)
+
+    def _put(self, pieces: list["Piece"], target: torch.Tensor, corner: tuple[int, ...]) -> None:
+        """One concatenation where the pieces lie along one axis; slab by slab where they do not.
+
+        `corner` is where the target begins, in the coordinates of the pieces.
+        """
+        if len(pieces) == 1:
+            self.launch(target.copy_, pieces[0].source)
+            return
+        found = [(axis, _slabs(pieces, axis)) for axis in range(len(corner))]
+        for axis, slabs in found:
+            if len(slabs) == len(pieces):
+                self.launch(torch.cat, [piece.source for (piece,) in slabs], axis, out=target)
+                return
+        for axis, slabs in found:  # the outer axes first: their slabs are contiguous
+            if len(slabs) > 1:
+                for slab in slabs:
+                    begin, end = min(p.begin[axis] for p in slab), max(p.end[axis] for p in slab)
+                    inner = target.narrow(axis, begin - corner[axis], end - begin)
+                    self._put(slab, inner, (*corner[:axis], begin, *corner[axis + 1 :]))
+                return
+        raise ValueError("pieces overlap")
 
 
 class Piece(NamedTuple):
     """Part of an input, and where it goes."""
 
-    source: Fetch
+    source: torch.Tensor
     begin: tuple[int, ...]  # in the target, along each axis
     end: tuple[int, ...]
 
 
-def operands(kernel: Kernel) -> list[Fetch]:
-    """What gets each operand of a kernel, as it is."""
-    return [_operand(row) for row in kernel.attributes.get("operands", ())]
-
-
-def aligned(kernel: Kernel, rank: int | None = None) -> list[Fetch]:
-    """What gets each operand with its axes in the order of the join's.
-
-    They are views of `rank` axes, by default as many as the output has, and of size 1 along those
-    that the operand lacks.
-    """
-    rank = len(kernel.shapes[0]) if rank is None else rank
-    axes = kernel.attributes["axes"]
-    return [_view(fetch, own, rank) for fetch, own in zip(operands(kernel), axes, strict=True)]
-
-
-def pieces_of(operand: Any) -> list[Piece]:
-    """The pieces that an operand of a kernel is made of."""
-    return [_piece(slot, part, place) for slot, part, place in operand["pieces"]]
-
-
-def put(pieces: list[Piece], shape: tuple[int, ...]) -> Compiled:
-    """What puts pieces into the tensor of this shape that they cover."""
-    volume = sum(prod(b - a for a, b in zip(p.begin, p.end, strict=True)) for p in pieces)
-    if volume != prod(shape):
-        raise ValueError(f"pieces of {volume} elements for a tensor of {prod(shape)}")
-    return _put(pieces, (0,) * len(shape))
-
-
-def _operand(row: Any) -> Fetch:
-    if isinstance(row, int):
-        return itemgetter(row)
-    pieces, shape = pieces_of(row), tuple(row["shape"])
-    if len(pieces) == 1:
-        return pieces[0].source
-    fill, slot = put(pieces, shape), int(row["pieces"][0][0])
-
-    def put_together(inputs: Tensors) -> torch.Tensor:
-        whole = inputs[slot].new_empty(shape)
-        fill(inputs, whole)
-        return whole
-
-    return put_together
-
-
-def _view(fetch: Fetch, axes: Axes, rank: int) -> Fetch:
+def _view(x: torch.Tensor, axes: Axes, rank: int) -> torch.Tensor:
+    if list(axes) == list(range(rank)):
+        return x
     places = [axis for axis in axes if axis is not None]
     order = sorted(range(len(places)), key=places.__getitem__)
     kept = tuple(0 if axis is None else slice(None) for axis in axes)
     spread = tuple(slice(None) if axis in places else None for axis in range(rank))
-
-    def view(inputs: Tensors) -> torch.Tensor:
-        x = fetch(inputs)
-        x = x[kept] if 0 in kept else x
-        return x.permute(order)[spread]
-
-    return fetch if list(axes) == list(range(rank)) else view
-
-
-def _piece(slot: int, part: Sequence[Sequence[int]], place: Sequence[int]) -> Piece:
-    index = tuple(slice(low, high) for low, high in part)
-    ends = tuple(at + high - low for at, (low, high) in zip(place, part, strict=True))
-    return Piece(lambda inputs: inputs[slot][index], tuple(place), ends)
-
-
-def _put(pieces: list[Piece], corner: tuple[int, ...]) -> Compiled:
-    """One concatenation where the pieces lie along one axis; slab by slab where they do not.
-
-    `corner` is where the target begins, in the coordinates of the pieces.
-    """
-    if len(pieces) == 1:
-        return _copy(pieces[0].source)
-    found = [(axis, _slabs(pieces, axis)) for axis in range(len(corner))]
-    for axis, slabs in found:
-        if len(slabs) == len(pieces):
-            return _concatenation([piece.source for (piece,) in slabs], axis)
-    for axis, slabs in found:  # the outer axes first: their slabs are contiguous
-        if len(slabs) > 1:
-            return _by_slab(slabs, axis, corner)
-    raise ValueError("pieces overlap")
+    return x[kept].permute(order)[spread]
 
 
 def _slabs(pieces: list[Piece], axis: int) -> list[list[Piece]]:
@@ -115,31 +129,3 @@ def _slabs(pieces: list[Piece], axis: int) -> list[list[Piece]]:
         slabs[-1].append(piece)
         reach = max(reach, piece.end[axis])
     return slabs
-
-
-def _copy(source: Fetch) -> Compiled:
-    def copy(inputs: Tensors, out: torch.Tensor) -> None:
-        out.copy_(source(inputs))
-
-    return copy
-
-
-def _concatenation(sources: list[Fetch], axis: int) -> Compiled:
-    def concatenate(inputs: Tensors, out: torch.Tensor) -> None:
-        torch.cat([source(inputs) for source in sources], axis, out=out)
-
-    return concatenate
-
-
-def _by_slab(slabs: list[list[Piece]], axis: int, corner: tuple[int, ...]) -> Compiled:
-    steps = []
-    for slab in slabs:
-        begin, end = min(p.begin[axis] for p in slab), max(p.end[axis] for p in slab)
-        inner = _put(slab, (*corner[:axis], begin, *corner[axis + 1 :]))
-        steps.append((begin - corner[axis], end - begin, inner))
-
-    def put_slabs(inputs: Tensors, out: torch.Tensor) -> None:
-        for start, length, inner in steps:
-            inner(inputs, out.narrow(axis, start, length))
-
-    return put_slabs

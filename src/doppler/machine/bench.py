@@ -1,14 +1,16 @@
 """Bench: times kernels and copies on a backend, started and awaited as the engine does."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from doppler.engine.backends.base import Backend, Done, KernelFunction
-from doppler.engine.kernels import torch_dtype
+from doppler.engine.backends.base import Action, Backend, Copy, Exec, Plan, TaskError
+from doppler.engine.kernels import aligned_bytes, torch_dtype
+from doppler.engine.operands import Launch
 from doppler.errors import EngineError
 from doppler.graph.builder import GraphBuilder
 from doppler.graph.ops import OpKind
@@ -28,6 +30,13 @@ class Sample(NamedTuple):
     device: str  # where: a device, or `a→b`
     size_bytes: float  # moved, or touched
     seconds: float
+
+
+class Span(NamedTuple):
+    """When a task ran, in seconds since the measurement began."""
+
+    begin_s: float
+    end_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +73,11 @@ class Work:
         elements = float(np.prod(self.shape, dtype=np.float64))
         return (self.num_inputs + 1) * elements * item_bytes(self.dtype)
 
-    @property
-    def function(self) -> KernelFunction:
+    def launch(self, inputs: Sequence[torch.Tensor], output: torch.Tensor) -> Launch:
         """The torch code."""
-        return _multiply if self.kind == OpKind.MATMUL else _scale
-
-
-def _multiply(inputs: Sequence[torch.Tensor], output: torch.Tensor) -> None:
-    torch.mm(inputs[0], inputs[1], out=output)
-
-
-def _scale(inputs: Sequence[torch.Tensor], output: torch.Tensor) -> None:
-    torch.mul(inputs[0], 1.5, out=output)
+        if self.kind == OpKind.MATMUL:
+            return partial(torch.mm, inputs[0], inputs[1], out=output)
+        return partial(torch.mul, inputs[0], 1.5, out=output)
 
 
 class Bench:
@@ -95,7 +97,7 @@ class Bench:
 
         As in the engine the next one is queued while one runs, so that none waits for the host.
         """
-        backend, count = self.backend, repeats + 2  # the first two are warm-up
+        count = repeats + 2  # the first two are warm-up
         builder = GraphBuilder("kernels")
         for k in range(count):
             builder.op(
@@ -109,42 +111,31 @@ class Bench:
         graph = builder.build()
         tasks = enumerate_tasks(graph, self.topology, np.full(count, device))
         inputs = [self._values(work.shape, work.dtype, device, k) for k in range(work.num_inputs)]
-        outputs = [self._room(work.shape, work.dtype, device) for _ in range(2)]
-        function = work.function if backend.computes else None
+        launches: list[tuple[Launch, ...]] = [(), ()]
+        if self.backend.computes:
+            outputs = self._rooms([(device, work.shape)] * 2, work.dtype)
+            launches = [(work.launch(inputs, output),) for output in outputs]
+        actions = [Exec(device, launches[k % 2]) for k in range(count)]
+        plan = self.backend.prepare(graph, tasks, actions)
+        spans = self._drive(plan, range(count), in_flight=2)
+        return [span.end_s - span.begin_s for span in spans[2:]]
 
-        def start(task: int) -> None:
-            backend.run(task, device, function, inputs, outputs[task % 2])
-
-        backend.begin(graph, tasks)
-        done = self._drive(0, count, len(outputs), start)
-        self._give_back([(device, output) for output in outputs])
-        took = {each.task: each.end_s - each.begin_s for each in done}
-        return [took[task] for task in range(2, count)]
-
-    def copies(self, pairs: Sequence[Pair], size_bytes: int, rounds: int) -> list[list[Done]]:
+    def copies(self, pairs: Sequence[Pair], size_bytes: int, rounds: int) -> list[list[Span]]:
         """For each of some pairs of devices, its copies one after the other; all pairs at once.
 
         A pair that is named twice has two copies under way at a time.
         """
-        backend, width = self.backend, len(pairs)
+        width, elements = len(pairs), (max(size_bytes // 4, 1),)
         graph, tasks = self._transfers([*pairs] * (rounds + 1), size_bytes)
-        elements = (max(size_bytes // 4, 1),)
         values = [self._values(elements, "float32", a, lane) for lane, (a, _) in enumerate(pairs)]
-        rooms = [self._room(elements, "float32", b) for _, b in pairs]
-        first = graph.num_vertices
-
-        def start(task: int) -> None:
-            k, lane = task - first, (task - first) % width
-            backend.copy(task, int(tasks.link[k]), pairs[lane], values[lane], rooms[lane])
-
-        backend.begin(graph, tasks)
-        done = self._drive(first, tasks.num_transfers, width, start)
-        self._give_back([(b, room) for (_, b), room in zip(pairs, rooms, strict=True)])
-        measured = sorted(each for each in done if each.task >= first + width)  # 1 round: warm-up
-        return [
-            [each for each in measured if (each.task - first) % width == lane]
-            for lane in range(width)
-        ]
+        rooms = self._rooms([(b, elements) for _, b in pairs], "float32")
+        actions: list[Action | None] = [None] * graph.num_vertices
+        for k, link in enumerate(tasks.link.tolist()):
+            lane = k % width
+            actions.append(Copy(link, *pairs[lane], values[lane], rooms[lane]))
+        plan = self.backend.prepare(graph, tasks, actions)
+        spans = self._drive(plan, range(graph.num_vertices, len(actions)), in_flight=width)
+        return [spans[width + lane :: width] for lane in range(width)]  # the first are warm-up
 
     def _transfers(self, pairs: Sequence[Pair], size_bytes: int) -> tuple[Any, Tasks]:
         """A graph of tensors that each go from one device to another, and its tasks."""
@@ -158,27 +149,32 @@ class Bench:
         graph = builder.build()
         return graph, enumerate_tasks(graph, self.topology, np.array(devices))
 
-    def _drive(
-        self, first: int, count: int, in_flight: int, start: Callable[[int], None]
-    ) -> list[Done]:
-        """Run the first tasks; each that ends starts the one `in_flight` later."""
-        done: list[Done] = []
-        for task in range(first, first + min(in_flight, count)):
-            start(task)
-        while len(done) < count:
-            for each in self._wait():
-                done.append(each)
-                if each.task + in_flight < first + count:
-                    start(each.task + in_flight)
-        return done
+    def _drive(self, plan: Plan, tasks: range, *, in_flight: int) -> list[Span]:
+        """When each task ran; each that ends starts the one `in_flight` later."""
+        backend, left = self.backend, len(tasks)
+        backend.begin(plan)
+        try:
+            for task in tasks[:in_flight]:
+                backend.start(task)
+            while left:
+                for task in self._wait():
+                    left -= 1
+                    if task + in_flight in tasks:
+                        backend.start(task + in_flight)
+        except BaseException:
+            backend.stop()
+            raise
+        backend.end()
+        begin_s, end_s = backend.times()
+        return [Span(float(begin_s[task]), float(end_s[task])) for task in tasks]
 
-    def _wait(self) -> list[Done]:
-        done = self.backend.wait(TIMEOUT_S)
+    def _wait(self) -> list[int]:
+        try:
+            done = self.backend.wait(TIMEOUT_S)
+        except TaskError as failed:
+            raise EngineError(f"a measurement failed: {failed.error}") from failed.error
         if not done:
             raise EngineError(f"a measurement did not end within {TIMEOUT_S:g} s")
-        for each in done:
-            if each.error is not None:
-                raise EngineError(f"a measurement failed: {each.error}") from each.error
         return done
 
     def _values(self, shape: tuple[int, ...], dtype: str, device: int, number: int) -> Any:
@@ -197,12 +193,18 @@ class Bench:
             self._kept[device, number] = self.backend.put(values[:count].view(shape), device)
         return self._kept[device, number]
 
-    def _room(self, shape: tuple[int, ...], dtype: str, device: int) -> Any:
+    def _rooms(self, where: Sequence[tuple[int, tuple[int, ...]]], dtype: str) -> list[Any]:
+        """Tensors of these shapes in the memory of these devices, until others are asked for."""
         if not self.backend.computes:
-            return None
-        return self.backend.empty(device, shape, torch_dtype(dtype))
-
-    def _give_back(self, rooms: Sequence[tuple[int, Any]]) -> None:
-        if self.backend.computes:
-            for device, room in rooms:
-                self.backend.recycle(device, room)
+            return [None] * len(where)
+        kind, top = torch_dtype(dtype), dict.fromkeys((device for device, _ in where), 0)
+        places = []
+        for device, shape in where:
+            size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+            places.append((device, top[device], size, shape))
+            top[device] += aligned_bytes(size)
+        arenas = {device: self.backend.arena(device, size) for device, size in top.items()}
+        return [
+            arenas[device][at : at + size].view(kind).view(shape)
+            for device, at, size, shape in places
+        ]

@@ -8,14 +8,13 @@ import numpy as np
 
 from doppler.assignment import Assignment
 from doppler.base.progress import track
-from doppler.engine.backends.base import Backend, Done
+from doppler.engine.backends.base import Backend, Plan
 from doppler.engine.engine import Engine
 from doppler.graph.builder import GraphBuilder
 from doppler.graph.graph import Graph, Kernel
 from doppler.graph.ops import OpKind
 from doppler.machine.bench import Sample
 from doppler.machine.robust import typical_s
-from doppler.tasks import Tasks
 from doppler.topology.topology import Host
 from doppler.trace import Trace
 
@@ -50,34 +49,30 @@ class HostWatch:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._since_s = 0.0
         self.reset()
 
     def reset(self) -> None:
         """Count from here on."""
-        self._busy_s, self._tasks = 0.0, 0
+        self._busy_s, self._run_s, self._tasks = 0.0, 0.0, 0
 
     @property
     def dispatch_s(self) -> float:
         """Seconds of the host per task, to start it and to see it end."""
-        return self._busy_s / max(self._tasks, 1)
+        return (self._busy_s + self._run_s) / max(self._tasks, 1)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)
 
-    def begin(self, graph: Graph, tasks: Tasks) -> None:
+    def begin(self, plan: Plan, *, timed: bool = True) -> None:
         """Start the clock of a run."""
-        self._backend.begin(graph, tasks)
-        self._since_s = self._backend.now_s()
+        self._busy_s += self._run_s
+        self._run_s = 0.0
+        self._backend.begin(plan, timed=timed)
 
-    def wait(self, timeout_s: float) -> list[Done]:
+    def wait(self, timeout_s: float) -> list[int]:
         """The tasks that ended."""
-        called_s = self._backend.now_s()
         done = self._backend.wait(timeout_s)
-        returned_s = self._backend.now_s()
-        waited = not done or min(each.end_s for each in done) > called_s
-        self._busy_s += (called_s if waited else returned_s) - self._since_s
-        self._since_s = returned_s
+        self._run_s = self._backend.now_s() - self._backend.idle_s
         self._tasks += len(done)
         return done
 

@@ -11,8 +11,7 @@ import numpy as np
 
 from doppler.base.arrays import FloatArray, IntArray
 from doppler.base.progress import report
-from doppler.engine.backends.base import Done
-from doppler.machine.bench import Bench, Pair, Sample
+from doppler.machine.bench import Bench, Pair, Sample, Span
 from doppler.machine.calibration import fit_link
 from doppler.machine.find import IN_FLIGHT
 from doppler.machine.robust import Samples, typical_s
@@ -240,7 +239,7 @@ def _apart(pairs: Sequence[Pair]) -> list[Pair]:
     return chosen
 
 
-def throughput(done: Sequence[Sequence[Done]], size: int) -> float:
+def throughput(done: Sequence[Sequence[Span]], size: int) -> float:
     """Bytes per second of copies of that size while every pair had one under way.
 
     That is until the first pair has made its last copy. Pauses of all count for nothing.

@@ -15,12 +15,12 @@ while state.unfinished:
 
 from heapq import heappop, heappush
 
-from doppler.base.arrays import FloatArray, rows
+from doppler.base.arrays import FloatArray
 from doppler.errors import OutOfMemoryError
 from doppler.graph.graph import Graph
 from doppler.graph.levels import depths
 from doppler.scheduler.memory import Memory
-from doppler.tasks import Tasks
+from doppler.tasks import Tasks, TaskTable, task_table
 from doppler.topology.topology import Topology
 
 
@@ -42,55 +42,50 @@ class SchedulerState:
         *,
         synchronous: bool = False,
         limit_memory: bool = True,
+        table: TaskTable | None = None,
     ) -> None:
         """`priority` (V,) is lower first; None means first in, first out.
 
         `synchronous` puts a barrier after every level: all its execs, then all their transfers.
+        `table` is that of the tasks, where there is one already.
         """
-        self._graph, self._topology, self._tasks = graph, topology, tasks
-        self._readers = rows(graph.reader_ptr, graph.reader)
-        self._outputs = rows(graph.output_ptr, graph.output_tensor)
-        self._devices: list[int] = tasks.devices.tolist()
-        self._transfers = _transfers_by_tensor(graph, tasks)
-        self._priority = None if priority is None else self._task_priorities(priority)
-        produced = ~graph.is_input[graph.tensor_producer[graph.edge_tensor]]
-        self._missing = [0] * graph.num_vertices
-        for reader in graph.edge_reader[produced].tolist():
-            self._missing[reader] += 1
-
+        table = table or task_table(graph, topology, tasks)
+        self._topology, self._tasks, self._size = topology, table.tasks, graph.num_vertices
+        self._dependents, self._resource = table.dependents, table.resource
+        self._missing = table.num_needs
+        self._priority = None if priority is None else _task_priorities(priority, table, self._size)
         lanes = [link.lanes or 1 << 60 for link in topology.links]
         capacity = [d.slots for d in topology.devices] + lanes
         self._free = [room + topology.host.ahead for room in capacity]
-        self._resource = self._devices + [topology.num_devices + n for n in tasks.link.tolist()]
         self._queues: list[list[tuple[float, int]]] = [[] for _ in self._free]
         self._active: list[int] = []
         self._memory = Memory(graph, topology, tasks) if limit_memory else None
         self._lacking: list[list[tuple[float, int]]] = [[] for _ in topology.devices]
         self._barrier = _Barrier(graph, tasks) if synchronous else None
-        self.ready_s = [0.0] * (graph.num_vertices + tasks.num_transfers)
-        self.unfinished = len(graph.assigned) + tasks.num_transfers
+        self.ready_s = [0.0] * len(self._missing)
+        self.unfinished = len(table.tasks)
 
     def begin(self, now: float) -> None:
         """Make the entry vertices ready: those that read nothing but inputs."""
-        for vertex in self._graph.assigned.tolist():
-            if self._missing[vertex] == 0:
-                self._make_ready(vertex, now)
+        for task in self._tasks:
+            if self._missing[task] == 0:
+                self._make_ready(task, now)
 
     def choose(self) -> int | None:
         """Take the first task that can start, and its slot or lane and memory; None if none can."""
-        best: tuple[float, int] | None = None
-        for resource in list(self._active):
-            queue = self._queues[resource]
-            self._set_aside_what_lacks_memory(queue)
-            if not queue or self._free[resource] == 0:
-                self._active.remove(resource)
-            elif best is None or queue[0] < best:
-                best = queue[0]
-        if best is None:
+        active, queues = self._active, self._queues
+        if not active:
             return None
-        task = best[1]
-        heappop(self._queues[self._resource[task]])
-        self._free[self._resource[task]] -= 1
+        if self._memory:
+            self._set_aside_what_lacks_memory()
+            if not active:
+                return None
+        first = active[0] if len(active) == 1 else min(active, key=lambda r: queues[r][0])
+        queue = queues[first]
+        task = heappop(queue)[1]
+        self._free[first] -= 1
+        if not queue or not self._free[first]:
+            active.remove(first)
         if self._memory:
             self._memory.take(task)
         return task
@@ -99,25 +94,21 @@ class SchedulerState:
         """Give back the slot or lane of an ended task, and memory it was the last to use."""
         resource = self._resource[task]
         self._free[resource] += 1
-        self._activate(resource)
+        if self._free[resource] == 1 and self._queues[resource]:
+            self._active.append(resource)
         if self._memory and (device := self._memory.give_back(task)) >= 0:
             lacking, self._lacking[device] = self._lacking[device], []
             for entry in lacking:
                 self._enqueue(entry)
 
     def complete(self, task: int, now: float) -> None:
-        """Make the result of an ended task known: transfers and readers may become ready."""
+        """Make the result of an ended task known: what waits for it may become ready."""
         self.unfinished -= 1
-        size = self._tasks.num_vertices
-        if task < size:
-            for tensor in self._outputs[task]:
-                self._arrived(tensor, self._devices[task], now)
-                for transfer in self._transfers[tensor]:
-                    self._make_ready(transfer, now)
-        else:
-            self._arrived(
-                int(self._tasks.tensor[task - size]), int(self._tasks.target[task - size]), now
-            )
+        missing = self._missing
+        for each in self._dependents[task]:
+            missing[each] -= 1
+            if not missing[each]:
+                self._make_ready(each, now)
         if self._barrier:
             for waiting in self._barrier.pass_one(task):
                 self._enter_queue(waiting)
@@ -128,46 +119,41 @@ class SchedulerState:
         entries = [entry for lacking in self._lacking for entry in lacking]
         return self._memory.error(min(entries)[1], self._topology)
 
-    def _arrived(self, tensor: int, device: int, now: float) -> None:
-        for reader in self._readers[tensor]:
-            if self._devices[reader] == device:
-                self._missing[reader] -= 1
-                if self._missing[reader] == 0:
-                    self._make_ready(reader, now)
-
     def _make_ready(self, task: int, now: float) -> None:
         self.ready_s[task] = now
         if self._barrier is None or self._barrier.admits(task):
             self._enter_queue(task)
 
     def _enter_queue(self, task: int) -> None:
-        key = self.ready_s[task] if self._priority is None else self._priority[task]
-        self._enqueue((key, task))
+        self._enqueue(
+            (self.ready_s[task] if self._priority is None else self._priority[task], task)
+        )
 
     def _enqueue(self, entry: tuple[float, int]) -> None:
         resource = self._resource[entry[1]]
-        heappush(self._queues[resource], entry)
-        self._activate(resource)
-
-    def _activate(self, resource: int) -> None:
-        if self._queues[resource] and self._free[resource] and resource not in self._active:
+        queue = self._queues[resource]
+        heappush(queue, entry)
+        if len(queue) == 1 and self._free[resource]:
             self._active.append(resource)
 
-    def _set_aside_what_lacks_memory(self, queue: list[tuple[float, int]]) -> None:
-        """Move tasks whose output does not fit off the queue, until memory is freed there."""
-        while self._memory and queue and not self._memory.fits(queue[0][1]):
-            entry = heappop(queue)
-            self._lacking[self._memory.device[entry[1]]].append(entry)
+    def _set_aside_what_lacks_memory(self) -> None:
+        """Move tasks whose output does not fit off the queues, until memory is freed there."""
+        assert self._memory is not None
+        for resource in list(self._active):
+            queue = self._queues[resource]
+            while queue and not self._memory.fits(queue[0][1]):
+                entry = heappop(queue)
+                self._lacking[self._memory.device[entry[1]]].append(entry)
+            if not queue:
+                self._active.remove(resource)
 
-    def _task_priorities(self, priority: FloatArray) -> list[float]:
-        """Priorities of all tasks: a transfer's is the best among the readers that wait for it."""
-        values: list[float] = priority.tolist()
-        for tensor, target in zip(
-            self._tasks.tensor.tolist(), self._tasks.target.tolist(), strict=True
-        ):
-            waiting = [r for r in self._readers[tensor] if self._devices[r] == target]
-            values.append(min(values[r] for r in waiting))
-        return values
+
+def _task_priorities(priority: FloatArray, table: TaskTable, size: int) -> list[float]:
+    """Priorities of all tasks: a transfer's is the best among the readers that wait for it."""
+    values: list[float] = priority.tolist()
+    for waiting in table.dependents[size:]:
+        values.append(min(values[reader] for reader in waiting if reader < size))
+    return values
 
 
 class _Barrier:
@@ -200,10 +186,3 @@ class _Barrier:
             self._now += 1
             admitted += self._parked[self._now]
         return admitted
-
-
-def _transfers_by_tensor(graph: Graph, tasks: Tasks) -> list[list[int]]:
-    transfers: list[list[int]] = [[] for _ in range(graph.num_tensors)]
-    for k, tensor in enumerate(tasks.tensor.tolist()):
-        transfers[tensor].append(graph.num_vertices + k)
-    return transfers

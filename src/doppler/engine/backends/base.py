@@ -1,71 +1,109 @@
 """Backend: what starts tasks on real devices and says when they are done."""
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
+from doppler.base.arrays import FloatArray
+from doppler.engine.operands import Launch
+from doppler.errors import EngineError
 from doppler.graph.graph import Graph
 from doppler.tasks import Tasks
 
-KernelFunction = Callable[[Sequence[torch.Tensor], torch.Tensor], None]  # inputs, output
+
+class Exec(NamedTuple):
+    """A kernel to run on a device."""
+
+    device: int
+    launches: Sequence[Launch] = ()  # what runs it; nothing on a backend that does not compute
 
 
-class Done(NamedTuple):
-    """A task that ended."""
+class Copy(NamedTuple):
+    """A tensor to move over a link."""
 
-    task: int
-    begin_s: float  # since the run began, as measured where it ran
-    end_s: float
-    error: BaseException | None = None  # why it failed
+    link: int
+    source: int  # device
+    target: int
+    value: Any = None  # the tensor on the source; None on a backend that does not compute
+    output: Any = None  # and where it goes
+
+
+class Behind(NamedTuple):
+    """What makes a run one of a fixed order, in which devices wait for one another themselves."""
+
+    needs: Sequence[Sequence[int]]  # by task: those it waits for, all started before it
+    rooms: Sequence[int]  # by task: slot of its device or lane of its link; -1: any
+
+
+Action = Exec | Copy
+Actions = Sequence[Action | None]  # by task; None for inputs
+Plan = Any  # what a backend made of actions, for itself
+
+
+class TaskError(Exception):
+    """A task that failed; the reason is the cause."""
+
+    def __init__(self, task: int, error: BaseException) -> None:
+        super().__init__(f"task {task} failed")
+        self.task, self.error = task, error
 
 
 class Backend(Protocol):
     """Devices that run tasks, driven by one thread: the engine's.
 
-    `run` and `copy` return at once. Tasks started on a device, or on a link, while all its slots
-    or lanes are taken begin in the order they were started. Tensors are the engine's to keep
-    alive: it holds what a task reads and writes until `wait` has returned the task.
+    All that a run needs is made ready by `prepare`; `start` looks it up and returns at once. Tasks
+    started on a device, or on a link, while all its slots or lanes are taken begin in the order
+    they were started. Tensors are the engine's to keep.
     """
 
     name: str
-    computes: bool  # whether it needs kernels and tensors; if not, both are None
+    computes: bool  # whether it needs launches and tensors
+    idle_s: float  # of the run, in which the host waited and nothing had ended
 
-    def begin(self, graph: Graph, tasks: Tasks) -> None:
+    def prepare(
+        self,
+        graph: Graph,
+        tasks: Tasks,
+        actions: Actions,
+        behind: Behind | None = None,
+    ) -> Plan:
+        """What to do for each task, when it is started; for any number of runs.
+
+        Without `behind`, a task is started when all it needs has ended.
+        """
+        ...
+
+    def begin(self, plan: Plan, *, timed: bool = True) -> None:
         """Start the clock of a run. Nothing runs."""
         ...
 
     def now_s(self) -> float:
-        """Seconds since the run began, on the clock of `Done`."""
+        """Seconds since the run began."""
         ...
 
-    def run(
-        self,
-        task: int,
-        device: int,
-        kernel: KernelFunction | None,
-        inputs: Sequence[torch.Tensor],
-        output: torch.Tensor | None,
-    ) -> None:
-        """Start an exec on a device."""
+    def start(self, task: int) -> None:
+        """Start a task."""
         ...
 
-    def copy(
-        self,
-        task: int,
-        link: int,
-        ends: tuple[int, int],
-        value: torch.Tensor | None,
-        output: torch.Tensor | None,
-    ) -> None:
-        """Start a transfer over a link, from the first to the second of two devices."""
+    def start_all(self, tasks: Sequence[int]) -> None:
+        """Start all tasks of an untimed run in a fixed order, at once where that can be."""
         ...
 
-    def wait(self, timeout_s: float) -> list[Done]:
+    def wait(self, timeout_s: float) -> list[int]:
         """The tasks that ended since the last call; waits for one, but no longer than that.
 
-        Also returns, with nothing, as soon as another thread calls `wake`.
+        Raises `TaskError` where one failed. Also returns, with nothing, as soon as another thread
+        calls `wake`.
         """
+        ...
+
+    def end(self) -> None:
+        """Make what a run changed of the calling thread what it was."""
+        ...
+
+    def times(self) -> tuple[FloatArray, FloatArray]:
+        """When each task of a timed run began and ended, in seconds since the run began."""
         ...
 
     def wake(self) -> None:
@@ -81,24 +119,38 @@ class Backend(Protocol):
         ...
 
     def get(self, value: torch.Tensor) -> torch.Tensor:
-        """A tensor of any device as a CPU tensor, when no run is under way."""
+        """A copy of a tensor of any device as a CPU tensor, when no run is under way."""
         ...
 
-    def empty(self, device: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """An uninitialised contiguous tensor in a device's memory."""
-        ...
+    def arena(self, device: int, size: int) -> torch.Tensor:
+        """At least `size` bytes of a device's memory, the same in every call unless it has to grow.
 
-    def recycle(self, device: int, value: torch.Tensor) -> None:
-        """Take back a tensor from `empty`, which no task uses any more."""
+        Whoever uses it for another run uses the same bytes.
+        """
         ...
 
     def stop(self) -> None:
         """Let go of what still runs after a failure: wait a moment for it, then abandon it.
 
-        Afterwards nothing of the run is left, and another may begin.
+        Afterwards nothing of the run is left, and another may begin. Arenas that abandoned work
+        may still write to are given up: plans made with them must not be used again.
         """
         ...
 
     def close(self) -> None:
         """Give back threads, streams and memory. Closing twice is harmless."""
         ...
+
+
+def grow(arenas: dict[int, torch.Tensor], key: int, size: int, where: torch.device) -> torch.Tensor:
+    """The arena of this key, made anew where it is too small."""
+    found = arenas.get(key)
+    if found is None or found.numel() < size:
+        arenas.pop(key, None)
+        del found
+        try:
+            arenas[key] = torch.empty(size, dtype=torch.uint8, device=where)
+        except RuntimeError as error:
+            reason = str(error).strip().split("\n")[0]
+            raise EngineError(f"no {size} bytes of memory on {where}: {reason}") from None
+    return arenas[key]

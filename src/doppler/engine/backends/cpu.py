@@ -5,16 +5,19 @@ import os
 import re
 import weakref
 from collections.abc import Sequence
-from math import prod
-from queue import Empty, SimpleQueue
+from contextlib import suppress
+from functools import partial
+from queue import Empty
 from threading import TIMEOUT_MAX, Thread
 from time import perf_counter
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from doppler.engine.backends.base import Done, KernelFunction
-from doppler.engine.backends.workers import GRACE_S, Crew, Job, dismiss, hire, join
+from doppler.base.arrays import FloatArray
+from doppler.engine.backends.base import Actions, Behind, Exec, TaskError, grow
+from doppler.engine.backends.workers import GRACE_S, Crew, Job, SharedRun, dismiss, hire, join
 from doppler.errors import TopologyError
 from doppler.graph.graph import Graph
 from doppler.tasks import Tasks
@@ -22,9 +25,13 @@ from doppler.topology.topology import Device, Topology
 
 _ADDRESS = re.compile(r"cpu:(\d{1,4}(?:-\d{1,4})?(?:,\d{1,4}(?:-\d{1,4})?)*)", re.ASCII)
 
-_Free = dict[tuple[tuple[int, ...], torch.dtype], list[torch.Tensor]]  # by shape and dtype
-
 log = logging.getLogger(__name__)
+
+
+class _Plan(NamedTuple):
+    jobs: list[tuple[int, Job] | None]  # by task: its crew, and what the crew does
+    crews: list[int]  # that have something to do
+    behind: bool
 
 
 class CpuBackend:
@@ -39,128 +46,138 @@ class CpuBackend:
     computes = True
 
     def __init__(self, topology: Topology) -> None:
-        self.grace_s = GRACE_S
+        self.grace_s, self.idle_s = GRACE_S, 0.0
         self._crews = _crews(topology)  # of the devices, then of the links
         self._num_devices = topology.num_devices
-        self._done: SimpleQueue[Done | None] = SimpleQueue()  # None: woken
-        self._running: dict[int, tuple[int, torch.Tensor]] = {}  # task: its crew and output
+        self._run = SharedRun(0, behind=False)
+        self._running: dict[int, int] = {}  # task: its crew
+        self._failed: TaskError | None = None
         self._abandoned: list[Thread] = []
-        self._pool: dict[tuple[int, int], _Free] = {}  # (device, bytes): what was used before
-        self._lost: set[int] = set()  # addresses of buffers that an abandoned kernel may write to
-        self._graph: Graph | None = None
+        self._arenas: dict[int, torch.Tensor] = {}  # by device
         self._began = 0.0
         self._finalizer = weakref.finalize(self, dismiss, self._crews)
         self._finalizer.atexit = False  # then they are waited for as well
 
-    def begin(self, graph: Graph, tasks: Tasks) -> None:
+    def prepare(
+        self,
+        graph: Graph,
+        tasks: Tasks,
+        actions: Actions,
+        behind: Behind | None = None,
+    ) -> _Plan:
+        """The jobs of the workers. The slots of a device, and the lanes of a link, are alike."""
+        needs = behind.needs if behind else [()] * len(actions)
+        jobs: list[tuple[int, Job] | None] = []
+        for task, (action, needed) in enumerate(zip(actions, needs, strict=True)):
+            if action is None:
+                jobs.append(None)
+            elif isinstance(action, Exec):
+                jobs.append((action.device, Job(task, action.launches, needed)))
+            else:
+                launches = (partial(action.output.copy_, action.value),)
+                jobs.append((self._num_devices + action.link, Job(task, launches, needed)))
+        crews = sorted({each[0] for each in jobs if each is not None})
+        return _Plan(jobs, crews, behind is not None)
+
+    def begin(self, plan: _Plan, *, timed: bool = True) -> None:
         """Start the clock of a run, and the threads it needs that there are not yet."""
         if self._running:  # a stop was interrupted
             self._abandon()
-        if graph is not self._graph:
-            self._pool.clear()  # another graph has tensors of other sizes
-            self._graph = graph
-        devices = np.unique(tasks.devices[tasks.devices >= 0])
-        needed = [*devices.tolist(), *(self._num_devices + np.unique(tasks.link)).tolist()]
-        hire([self._crews[i] for i in needed])
-        self._lost.clear()
-        self._began = perf_counter()
+        hire([self._crews[i] for i in plan.crews])
+        self._jobs, self._run = plan.jobs, SharedRun(len(plan.jobs), behind=plan.behind)
+        self._failed, self.idle_s, self._began = None, 0.0, perf_counter()
 
     def now_s(self) -> float:
         """Seconds since the run began."""
         return perf_counter() - self._began
 
-    def run(
-        self,
-        task: int,
-        device: int,
-        kernel: KernelFunction | None,
-        inputs: Sequence[torch.Tensor],
-        output: torch.Tensor | None,
-    ) -> None:
-        """Start an exec."""
-        assert kernel is not None
-        assert output is not None
-        self._start(device, Job(self._done, task, kernel, inputs, output))
+    def start(self, task: int) -> None:
+        """Start a task: a worker takes it as soon as it can."""
+        found = self._jobs[task]
+        assert found is not None
+        crew, job = found
+        self._running[task] = crew
+        self._crews[crew].jobs.put((job, self._run))
 
-    def copy(
-        self,
-        task: int,
-        link: int,
-        ends: tuple[int, int],
-        value: torch.Tensor | None,
-        output: torch.Tensor | None,
-    ) -> None:
-        """Start a transfer: a copy into a buffer of the other device."""
-        assert value is not None
-        assert output is not None
-        job = Job(self._done, task, _copy, (value,), output)
-        self._start(self._num_devices + link, job)
+    def start_all(self, tasks: Sequence[int]) -> None:
+        """Start tasks one after the other."""
+        for task in tasks:
+            self.start(task)
 
-    def _start(self, crew: int, job: Job) -> None:
-        self._running[job.task] = crew, job.output
-        self._crews[crew].jobs.put(job)
-
-    def wait(self, timeout_s: float) -> list[Done]:
+    def wait(self, timeout_s: float) -> list[int]:
         """The tasks that ended since the last call, once there is one."""
-        arrived: list[Done | None] = []
+        if self._failed is not None:
+            failed, self._failed = self._failed, None
+            raise failed
+        done: list[int] = []
+        ended = self._run.ended
         try:
-            arrived.append(self._done.get(timeout=min(timeout_s, TIMEOUT_MAX)))
-            while True:
-                arrived.append(self._done.get_nowait())
+            each = ended.get_nowait()
         except Empty:
-            pass
-        began, done = self._began, [each for each in arrived if each is not None]
-        for task, _, _, _ in done:
-            del self._running[task]
-        return [Done(task, begin - began, end - began, why) for task, begin, end, why in done]
+            called = perf_counter()
+            try:
+                each = ended.get(timeout=min(timeout_s, TIMEOUT_MAX))
+            except Empty:
+                each = None
+            self.idle_s += perf_counter() - called
+        while each is not None:  # None: woken, or too late
+            task, error = each
+            self._running.pop(task, None)
+            if error is not None:
+                self._failed = TaskError(task, error)  # those that ended before are told first
+                return done or self.wait(0.0)
+            done.append(task)
+            try:
+                each = ended.get_nowait()
+            except Empty:
+                break
+        return done
+
+    def end(self) -> None:
+        """Nothing was changed."""
+
+    def times(self) -> tuple[FloatArray, FloatArray]:
+        """When each task began and ended."""
+        run = self._run
+        return np.array(run.begin_s) - self._began, np.array(run.end_s) - self._began
 
     def wake(self) -> None:
         """Make `wait` return."""
-        self._done.put(None)
+        self._run.ended.put(None)
 
     def memory(self, device: int) -> int:
         """All cores share one."""
         return 0
 
     def put(self, value: torch.Tensor, device: int) -> torch.Tensor:
-        """The tensor itself: every device can read it where it is."""
-        return value.contiguous()
+        """A copy, which every device can read where it is."""
+        return value.clone(memory_format=torch.contiguous_format)
 
     def get(self, value: torch.Tensor) -> torch.Tensor:
-        """The tensor itself."""
-        return value
+        """A copy: the tensor's memory is used again."""
+        return value.clone()
 
-    def empty(self, device: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """An uninitialised tensor, in memory used before where there is some of that size.
+    def arena(self, device: int, size: int) -> torch.Tensor:
+        """At least `size` bytes.
 
-        Memory that is touched for the first time is several times as slow.
+        Kept, since memory that is touched for the first time is several times as slow.
         """
-        like, size = (tuple(shape), dtype), prod(shape) * dtype.itemsize
-        free = self._pool.get((device, size), {})
-        if found := free.get(like) or next(filter(None, free.values()), None):
-            value = found.pop()
-            # A view costs as much as all the rest, since torch lets other threads run meanwhile.
-            if (value.shape, value.dtype) == like:
-                return value
-            return value.view(-1).view(dtype).view(like[0])
-        return torch.empty(like[0], dtype=dtype)
-
-    def recycle(self, device: int, value: torch.Tensor) -> None:
-        """Keep a tensor's memory for the next of its size."""
-        if self._lost and value.data_ptr() in self._lost:
-            return
-        like, size = (tuple(value.shape), value.dtype), value.nbytes
-        self._pool.setdefault((device, size), {}).setdefault(like, []).append(value)
+        return grow(self._arenas, device, size, torch.device("cpu"))
 
     def stop(self) -> None:
         """Drop what has not begun, wait a moment for the rest, then put others in its place."""
         until = perf_counter() + self.grace_s
+        self._run.stop()
         try:
             for crew in self._crews:
                 for job in crew.drain():
                     self._running.pop(job.task, None)
+            for task, begun_s in enumerate(self._run.begin_s):
+                if not begun_s:  # it waited for another
+                    self._running.pop(task, None)
             while self._running and (left_s := until - perf_counter()) > 0:
-                self.wait(left_s)
+                with suppress(TaskError):
+                    self.wait(left_s)
         finally:
             self._abandon()
 
@@ -168,15 +185,17 @@ class CpuBackend:
         """Leave kernels that hang, and their threads, to themselves; others take their place.
 
         Such a thread ends when its kernel does: all it still finds in its queue is that it may go.
+        Until then it may write to the memory that it was given, which nobody uses any more.
         """
-        self._lost = {output.data_ptr() for _, output in self._running.values()}
-        for i in sorted({crew for crew, _ in self._running.values()}):
+        if self._running:
+            self._arenas.clear()
+        for i in sorted(set(self._running.values())):
             log.warning("%s hangs: new threads take its place", self._crews[i].name)
             self._abandoned = [w for w in self._abandoned if w.is_alive()]
             self._abandoned += self._crews[i].workers
             self._renew(i)
         self._running.clear()
-        self._done = SimpleQueue()  # what comes late goes to the old one
+        self._run = SharedRun(0, behind=False)  # what comes late goes to the old one
 
     def _renew(self, crew: int) -> None:
         self._crews[crew].dismiss()
@@ -189,12 +208,7 @@ class CpuBackend:
             self._renew(i)
         join(workers, self.grace_s)
         self._abandoned = []
-        self._pool.clear()
-        self._graph = None
-
-
-def _copy(inputs: Sequence[torch.Tensor], output: torch.Tensor) -> None:
-    output.copy_(inputs[0])
+        self._arenas.clear()
 
 
 def _crews(topology: Topology) -> list[Crew]:

@@ -1,42 +1,35 @@
 """The CUDA backend: GPUs, or parts of one, are devices; streams run the tasks.
 
 A slot of a device is a stream, and so is a lane of a link; two, where it goes through the host.
-The engine starts a task only when it has seen all it needs end, so no stream waits for another
-but inside a transfer. The end of a task is seen as follows: an event is recorded behind it, and
-the driver is to post a semaphore after that. `wait` sleeps on the semaphore, then asks the oldest
-event of every stream that has work. Nothing polls for long, or waits for a whole GPU.
+All that starting a task takes is decided when it is prepared: a list of calls without arguments
+(`cuda_plan.py`). An event is recorded behind every task. `wait` asks the oldest event of every lane
+that has work, again and again for a moment, then with naps between. In a fixed order streams wait
+for the events of one another, and the host is ahead of them all.
 """
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from math import prod
 from time import perf_counter, sleep
+from typing import Any
 
+import numpy as np
 import torch
 
+from doppler.base.arrays import FloatArray
 from doppler.engine.backends import driver
 from doppler.engine.backends.addresses import addresses
-from doppler.engine.backends.base import Done, KernelFunction
-from doppler.engine.backends.driver import Address
-from doppler.engine.backends.lanes import (
-    IN,
-    NOTIFY,
-    OUT,
-    RUN,
-    Flight,
-    Lane,
-    chunks,
-    least_loaded,
-    new_event,
-)
+from doppler.engine.backends.base import Actions, Behind, Copy, TaskError, grow
+from doppler.engine.backends.cuda_plan import CudaPlan, Wiring
+from doppler.engine.backends.lanes import OUT, RUN, Lane, least_loaded, new_event
 from doppler.errors import EngineError
 from doppler.graph.graph import Graph
 from doppler.tasks import Tasks
 from doppler.topology.topology import Topology
 
 _UNLIMITED_LANES = 4  # streams of a link on which any number of transfers may run
-_SPIN_S = 1e-4  # that `wait` asks for events before it sleeps
-_LOOK_S = 0.25  # between looks for errors: after one, the driver posts nothing any more
+_SPIN_S = 2e-3  # of asking for events before a nap, where another core is free
+_NAP_S = 5e-5  # between two looks; the system adds as much
 _GRACE_S = 5.0  # for what runs when a run is stopped
 
 
@@ -55,128 +48,131 @@ class CudaBackend:
     computes = True
 
     def __init__(self, topology: Topology) -> None:
-        self.grace_s = _GRACE_S
+        self.grace_s, self.idle_s = _GRACE_S, 0.0
+        self.spin_s = _SPIN_S if (os.cpu_count() or 1) > 1 else 0.0
         gpus = driver.start()
-        self._addresses = addresses(topology, gpus)
-        self._gpus = [address.gpu for address in self._addresses]
-        self._whole = {gpu: Address(gpu) for gpu in sorted(set(self._gpus))}
-        self._links = topology.links
+        where = addresses(topology, gpus)
+        self._gpus = [address.gpu for address in where]
         self._slots = [[Lane() for _ in range(d.slots)] for d in topology.devices]
-        self._lanes = [[Lane() for _ in range(n.lanes or _UNLIMITED_LANES)] for n in self._links]
-        self._own = Lane()  # for the clock, and to allocate on
+        self._lanes = [[Lane() for _ in range(n.lanes or _UNLIMITED_LANES)] for n in topology.links]
+        self._wiring = Wiring(where, self._slots, self._lanes, topology.links)
+        self._own = Lane()  # for the clock
         self._busy: dict[Lane, None] = {}  # lanes with tasks under way
-        self._events: dict[int, list[torch.cuda.Event]] = {gpu: [] for gpu in self._whole}
-        self._free: dict[tuple[int, int], list[torch.Tensor]] = {}  # (GPU, bytes): free buffers
-        self._graph: Graph | None = None
+        self._arenas: dict[int, torch.Tensor] = {}  # by device
+        self._plan: CudaPlan | None = None  # of the run under way, or the last
         self._warm: set[tuple[int, int, int]] = set()  # link, GPU, GPU that were used
-        self._semaphore, self._woken = driver.Semaphore(), False
+        self._timed, self._woken = True, False
         self._unsettled, self._broken = False, ""
-        self._zero, self._clocks = perf_counter(), dict[int, tuple[torch.cuda.Event, float]]()
-        with _told():
+        self._zero, self._clocks = perf_counter(), dict[int, tuple[Any, float]]()
+        self._ticks = {gpu: [new_event(timed=True) for _ in range(5)] for gpu in self._wiring.whole}
+        with _as_engine_errors():
             self._remember()
             self._warm_up()
+            self.end()
 
     # A run.
 
-    def begin(self, graph: Graph, tasks: Tasks) -> None:
-        """Start the clock of a run, with streams and pinned memory for all its transfers."""
+    def prepare(
+        self,
+        graph: Graph,
+        tasks: Tasks,
+        actions: Actions,
+        behind: Behind | None = None,
+    ) -> CudaPlan:
+        """The calls that start each task, with streams and pinned memory for all transfers."""
+        self._check()
+        with _as_engine_errors():
+            self._remember()
+            self._get_links_ready([a for a in actions if isinstance(a, Copy)])
+            self.end()
+            return CudaPlan(self._wiring, actions, behind)
+
+    def begin(self, plan: CudaPlan, *, timed: bool = True) -> None:
+        """Start the clock of a run."""
         if self._unsettled or self._busy:
             self.stop()
-        if self._broken:
-            raise EngineError(
-                f"CUDA has failed in this process: {self._broken}", hint="start a new process"
-            )
+        self._check()
         if self._unsettled:
             raise EngineError("work of an earlier run is still on the GPU", hint="try again later")
-        if graph is not self._graph:
-            self._free.clear()  # another graph has tensors of other sizes
-            self._graph = graph
-        with _told():
+        with _as_engine_errors():
             self._remember()
-            for gpu in self._whole:
+            for gpu in self._wiring.whole:
                 torch.cuda.synchronize(gpu)
-            self._prepare(graph, tasks)
+            self._plan, self._timed, self._starts = plan, timed, plan.starts(timed=timed)
+            self._ends = plan.ends(timed=timed)
+            self.idle_s = 0.0
             self._start_clock()
 
     def now_s(self) -> float:
         """Seconds since the run began."""
         return perf_counter() - self._zero
 
-    def run(
-        self,
-        task: int,
-        device: int,
-        kernel: KernelFunction | None,
-        inputs: Sequence[torch.Tensor],
-        output: torch.Tensor | None,
-    ) -> None:
-        """Start an exec.
+    def start(self, task: int) -> None:
+        """Start a task.
 
         Not in `no_grad` or `inference_mode`, which cost more than they save: nothing here ever
         requires a gradient.
         """
-        assert kernel is not None
-        assert output is not None
-        gpu, lane = self._gpus[device], least_loaded(self._slots[device])
-        stream = lane.stream(self._addresses[device], RUN)
-        begin, end = self._event(gpu), self._event(gpu)
-        torch.cuda.set_stream(stream)  # of what the context manager does, the least
-        try:
-            begin.record(stream)
-            kernel(inputs, output)
-            end.record(stream)
-            # Posted from another stream, so that the next exec on this one can begin at once.
-            notify = lane.stream(self._whole[gpu], NOTIFY)
-            end.wait(notify)
-            driver.post_after(notify.cuda_stream, self._semaphore)
-        finally:
-            self._leave(gpu)
-        self._add(lane, Flight(task, begin, end, gpu, gpu))
+        choices, lanes = self._starts[task]
+        at = 0 if len(lanes) == 1 else least_loaded(lanes)
+        for call in choices[at]:
+            call()
+        lane = lanes[at]
+        lane.flights.append(task)
+        self._busy[lane] = None
 
-    def copy(
-        self,
-        task: int,
-        link: int,
-        ends: tuple[int, int],
-        value: torch.Tensor | None,
-        output: torch.Tensor | None,
-    ) -> None:
-        """Start a transfer."""
-        assert value is not None
-        assert output is not None
-        source, target = self._gpus[ends[0]], self._gpus[ends[1]]
-        lane = least_loaded(self._lanes[link])
-        if self._through_host(link, source, target):
-            flight = self._copy_through_host(task, lane, (source, target), value, output)
-        else:
-            flight = self._copy_directly(task, lane, (source, target), value, output)
-        self._add(lane, flight)
+    def start_all(self, tasks: Sequence[int]) -> None:
+        """Start all tasks of a fixed order, in an untimed run, as one CUDA graph."""
+        assert self._plan is not None
+        assert not self._timed  # events inside a graph have no times
+        stream = self._own.stream(self._wiring.whole[self._gpus[0]], OUT)
+        whole = self._plan.whole(tasks, stream)
+        self._zero = perf_counter()  # to capture it the first time is no part of the run
+        whole.launch()
+        self._ends = [whole.end] * len(self._ends)
+        self._own.flights.extend(tasks)
+        self._busy[self._own] = None
 
-    def wait(self, timeout_s: float) -> list[Done]:
-        """The tasks that ended.
-
-        Asks the events for a moment before it sleeps: the driver takes some 0.1 ms to post.
-        """
+    def wait(self, timeout_s: float) -> list[int]:
+        """The tasks that ended."""
+        if done := self._ended():
+            return done
         began = perf_counter()
-        deadline = began + timeout_s
-        while True:
-            if done := self._ended():
-                return done
-            now = perf_counter()
-            if self._woken or now >= deadline:
-                self._woken = False
-                return []
-            if now - began > _SPIN_S:
-                self._semaphore.wait(min(deadline - now, _LOOK_S))
-                self._semaphore.drain()
+        try:
+            while not (done := self._ended()):
+                waited = perf_counter() - began
+                if self._woken or waited >= timeout_s:
+                    self._woken = False
+                    return []
+                if waited > self.spin_s:
+                    sleep(_NAP_S)
+        finally:
+            self.idle_s += perf_counter() - began
+        return done
 
     def wake(self) -> None:
         """Make `wait` return."""
         self._woken = True
-        self._semaphore.post()
+
+    def end(self) -> None:
+        """Make the thread's device and streams what they were before the run."""
+        for stream in self._outer.values():
+            torch.cuda.set_stream(stream)
+        torch.cuda.set_device(self._home)
+
+    def times(self) -> tuple[FloatArray, FloatArray]:
+        """When each task began and ended."""
+        assert self._plan is not None
+        assert self._timed
+        begin_s, end_s = np.zeros((2, len(self._plan.actions)))
+        for task, begin, end, source, target in self._plan.marks():
+            begin_s[task] = self._seconds(source, begin)
+            end_s[task] = self._seconds(target, end)
+        return begin_s, end_s
 
     def stop(self) -> None:
         """Wait a moment for what still runs. If it does not end, no run can begin until it has."""
+        self.end()
         self._unsettled = True
         try:
             if self._drain(self.grace_s):
@@ -189,13 +185,12 @@ class CudaBackend:
         self.stop()
         if self._broken or self._unsettled:
             return  # nothing can be freed, or is free
+        self._plan, self._starts, self._ends = None, [], []
         self._warm.clear()
         self._clocks.clear()
         for lane in self._all_lanes():
             lane.give_back()
-        for events in self._events.values():
-            events.clear()
-        self._free.clear()
+        self._arenas.clear()
         torch.cuda.empty_cache()
 
     # Memory.
@@ -209,134 +204,30 @@ class CudaBackend:
         return value.contiguous().to(_where(self._gpus[device]), copy=True)
 
     def get(self, value: torch.Tensor) -> torch.Tensor:
-        """A tensor of any device as a CPU tensor."""
-        return value.cpu()
+        """A copy of a tensor of any device as a CPU tensor."""
+        return value.to("cpu", copy=True)
 
-    def empty(self, device: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """An uninitialised contiguous tensor in a device's memory."""
-        shape, gpu = tuple(shape), self._gpus[device]
-        if free := self._free.get((gpu, prod(shape) * dtype.itemsize)):
-            value = free.pop()
-            if value.dtype == dtype and value.shape == shape:
-                return value
-            return value.view(-1).view(torch.uint8).view(dtype).view(shape)
-        # torch's allocator gives memory that was freed on a stream only to later work of that
-        # stream, unless told what other streams use it. Here the host has seen all uses of a
-        # buffer end before it lets go of it, so one stream that never runs anything serves all.
-        with torch.cuda.stream(self._own.stream(self._whole[gpu], NOTIFY)):
-            try:
-                return torch.empty(shape, dtype=dtype, device=_where(gpu))
-            except torch.OutOfMemoryError:
-                self._free.clear()  # buffers of other sizes
-                torch.cuda.empty_cache()
-                return torch.empty(shape, dtype=dtype, device=_where(gpu))
-
-    def recycle(self, device: int, value: torch.Tensor) -> None:
-        """Take back a tensor from `empty`."""
-        if value.nbytes:
-            self._free.setdefault((self._gpus[device], value.nbytes), []).append(value)
-
-    # Copies.
-
-    def _through_host(self, link: int, source: int, target: int) -> bool:
-        if self._links[link].via == "host":
-            return True
-        return source != target and not torch.cuda.can_device_access_peer(source, target)
-
-    def _copy_directly(
-        self,
-        task: int,
-        lane: Lane,
-        gpus: tuple[int, int],
-        value: torch.Tensor,
-        output: torch.Tensor,
-    ) -> Flight:
-        gpu = gpus[0]  # torch too copies on a stream of the source
-        stream = lane.stream(self._whole[gpu], OUT)
-        begin, end = self._event(gpu), self._event(gpu)
-        if lane.flights:
-            lane.flights[-1].end.wait(stream)
-        torch.cuda.set_stream(stream)
-        try:
-            begin.record(stream)
-            if gpus[0] == gpus[1]:  # at a quarter of the host's time that `copy_` takes
-                driver.copy(output.data_ptr(), value.data_ptr(), value.nbytes, stream.cuda_stream)
-            else:
-                output.copy_(value, non_blocking=True)
-            end.record(stream)
-            driver.post_after(stream.cuda_stream, self._semaphore)
-        finally:
-            self._leave(gpu)
-        return Flight(task, begin, end, gpu, gpu)
-
-    def _copy_through_host(
-        self,
-        task: int,
-        lane: Lane,
-        gpus: tuple[int, int],
-        value: torch.Tensor,
-        output: torch.Tensor,
-    ) -> Flight:
-        """Device to pinned memory on one stream, from there to the device on another.
-
-        In chunks, so that both run at once. The next transfer of the lane comes after the end of
-        this one, and so may use the same pinned memory.
-        """
-        source, target = gpus
-        up, down = lane.stream(self._whole[source], OUT), lane.stream(self._whole[target], IN)
-        pinned, marks, pieces = lane.room(value.nbytes), lane.marks_of(source), chunks(value.nbytes)
-        begin, end = self._event(source), self._event(target)
-        origin, middle, goal = value.data_ptr(), pinned.data_ptr(), output.data_ptr()
-        if lane.flights:
-            lane.flights[-1].end.wait(up)
-        try:
-            torch.cuda.set_stream(up)
-            begin.record(up)
-            for mark, (at, size) in zip(marks, pieces, strict=False):
-                driver.copy(middle + at, origin + at, size, up.cuda_stream)
-                mark.record(up)
-        finally:
-            self._leave(source)
-        try:
-            torch.cuda.set_stream(down)
-            for mark, (at, size) in zip(marks, pieces, strict=False):
-                mark.wait(down)
-                driver.copy(goal + at, middle + at, size, down.cuda_stream)
-            end.record(down)
-            driver.post_after(down.cuda_stream, self._semaphore)
-        finally:
-            self._leave(target)
-        return Flight(task, begin, end, source, target, pinned)
+    def arena(self, device: int, size: int) -> torch.Tensor:
+        """At least `size` bytes of a device's memory."""
+        return grow(self._arenas, device, size, _where(self._gpus[device]))
 
     # Completions.
 
-    def _add(self, lane: Lane, flight: Flight) -> None:
-        lane.flights.append(flight)
-        self._busy[lane] = None
-
-    def _ended(self) -> list[Done]:
-        """The tasks whose end was reached since the last call, by the time of it."""
-        done: list[Done] = []
+    def _ended(self) -> list[int]:
+        """The tasks whose end was reached since the last call, lane by lane."""
+        done: list[int] = []
+        ends = self._ends
         for lane in list(self._busy):
-            while lane.flights:
-                flight = lane.flights[0]
-                try:
-                    if not flight.end.query():  # type: ignore[no-untyped-call]
-                        break
-                    begin_s = self._seconds(flight.source, flight.begin)
-                    end_s = self._seconds(flight.target, flight.end)
-                except RuntimeError as error:
-                    self._broken = _first_line(error)
-                    return [*done, Done(flight.task, 0.0, 0.0, error)]
-                self._put_away(lane.flights.popleft())
-                done.append(Done(flight.task, begin_s, end_s))
-            if not lane.flights:
+            flights = lane.flights
+            try:
+                while flights and ends[flights[0]].query():
+                    done.append(flights.popleft())
+            except RuntimeError as error:
+                self._broken = _first_line(error)
+                raise TaskError(flights[0], error) from error
+            if not flights:
                 del self._busy[lane]
-        return sorted(done, key=lambda each: each.end_s)
-
-    def _put_away(self, flight: Flight) -> None:
-        self._events[flight.source].append(flight.begin)
-        self._events[flight.target].append(flight.end)
+        return done
 
     def _drain(self, limit_s: float) -> bool:
         """Whether all streams have no work any more, after so long at most."""
@@ -352,63 +243,61 @@ class CudaBackend:
     def _forget(self) -> None:
         """Forget the tasks under way, which have all ended."""
         for lane in self._all_lanes():
-            while lane.flights:
-                self._put_away(lane.flights.popleft())
+            lane.flights.clear()
         self._busy.clear()
         self._unsettled = False
 
     # What is made ready.
 
+    def _check(self) -> None:
+        if self._broken:
+            raise EngineError(
+                f"CUDA has failed in this process: {self._broken}", hint="start a new process"
+            )
+
     def _all_lanes(self) -> list[Lane]:
         return [lane for lanes in (*self._slots, *self._lanes, [self._own]) for lane in lanes]
 
-    def _event(self, gpu: int) -> torch.cuda.Event:
-        events = self._events[gpu]
-        return events.pop() if events else new_event(timed=True)
-
     def _remember(self) -> None:
-        """Note the current device and streams of the thread, which every launch restores."""
+        """Note the current device and streams of the thread, which `end` restores."""
         self._home = torch.cuda.current_device()
-        self._outer = {gpu: torch.cuda.current_stream(gpu) for gpu in self._whole}
-
-    def _leave(self, gpu: int) -> None:
-        torch.cuda.set_stream(self._outer[gpu])
-        if gpu != self._home:
-            torch.cuda.set_device(self._home)
+        self._outer = {gpu: torch.cuda.current_stream(gpu) for gpu in self._wiring.whole}
 
     def _warm_up(self) -> None:
         """Run something on every slot: the first launch in a part of a GPU takes some 0.2 s."""
         for device, lanes in enumerate(self._slots):
-            output = self.empty(device, (256, 256), torch.float32)
-            for _ in lanes:
-                self.run(-1, device, _something, (), output)
-            self.recycle(device, output)
-        self._settle()
+            output = torch.empty((256, 256), device=_where(self._gpus[device]))
+            for lane in lanes:
+                torch.cuda.set_stream(lane.stream(self._wiring.addresses[device], RUN))
+                _something(output)
+            self._settle()
 
-    def _prepare(self, graph: Graph, tasks: Tasks) -> None:
+    def _get_links_ready(self, copies: Sequence[Copy]) -> None:
         """Have streams for the links that will be used, and pinned memory of the right size."""
-        columns = tasks.link, tasks.source, tasks.target, graph.tensor_bytes[tasks.tensor]
-        routes: dict[tuple[int, int, int], tuple[tuple[int, int], float]] = {}
-        for link, source, target, size in zip(*(c.tolist() for c in columns), strict=True):
-            route = (link, self._gpus[source], self._gpus[target])
-            _, largest = routes.get(route, (None, 0.0))
-            routes[route] = ((source, target), max(size, largest))
-        for route, (ends, size) in routes.items():
-            if self._through_host(*route):
+        routes: dict[tuple[int, int, int], tuple[Copy, int]] = {}
+        for copy in copies:
+            route = (copy.link, self._gpus[copy.source], self._gpus[copy.target])
+            _, largest = routes.get(route, (None, 0))
+            routes[route] = (copy, max(copy.value.nbytes, largest))
+        for route, (copy, size) in routes.items():
+            if self._wiring.through_host(*route):
                 for lane in self._lanes[route[0]]:
-                    lane.room(int(size))
+                    lane.room(size)
             if route not in self._warm:
-                self._use(route[0], ends)
+                self._use(copy)
                 self._warm.add(route)
 
-    def _use(self, link: int, ends: tuple[int, int]) -> None:
+    def _use(self, like: Copy) -> None:
         """Copy something over every lane of a link."""
-        value, output = (self.empty(device, (256,), torch.uint8) for device in ends)
-        for _ in self._lanes[link]:
-            self.copy(-1, link, ends, value, output)
-        self._settle()
-        self.recycle(ends[0], value)
-        self.recycle(ends[1], output)
+        value, output = (
+            torch.empty(256, dtype=torch.uint8, device=_where(self._gpus[d]))
+            for d in (like.source, like.target)
+        )
+        plan = CudaPlan(self._wiring, [like._replace(value=value, output=output)], None)
+        for calls in plan.starts(timed=False)[0][0]:
+            for call in calls:
+                call()
+            self._settle()
 
     def _settle(self) -> None:
         """Wait for what was run to get ready."""
@@ -420,34 +309,31 @@ class CudaBackend:
 
     def _start_clock(self) -> None:
         """Note an event of each GPU, and when the host saw it."""
-        for gpu, (event, _) in self._clocks.items():
-            self._events[gpu].append(event)
-        for gpu, whole in self._whole.items():
-            stream = self._own.stream(whole, NOTIFY)
-            tries = [self._tick(gpu, stream) for _ in range(5)]
-            tries.sort(key=lambda each: each[0])
-            self._events[gpu] += [event for _, event, _ in tries[1:]]
-            _, event, middle = tries[0]
+        for gpu, whole in self._wiring.whole.items():
+            stream = self._own.stream(whole, OUT)
+            tries = [_tick(event, stream) for event in self._ticks[gpu]]
+            _, event, middle = min(tries, key=lambda each: each[0])
             self._clocks[gpu] = (event, middle)
         self._zero = perf_counter()
 
-    def _tick(self, gpu: int, stream: torch.cuda.Stream) -> tuple[float, torch.cuda.Event, float]:
-        """An event, and when it was: how uncertain that is, and the middle of the interval."""
-        event, before = self._event(gpu), perf_counter()
-        event.record(stream)
-        event.synchronize()
-        after = perf_counter()
-        return after - before, event, (before + after) / 2
-
-    def _seconds(self, gpu: int, event: torch.cuda.Event) -> float:
+    def _seconds(self, gpu: int, event: Any) -> float:
         """When an event was on the clock of the run."""
         clock, at = self._clocks[gpu]
         elapsed_ms: float = clock.elapsed_time(event)
         return at - self._zero + elapsed_ms * 1e-3
 
 
+def _tick(event: Any, stream: torch.cuda.Stream) -> tuple[float, Any, float]:
+    """An event, and when it was: how uncertain that is, and the middle of the interval."""
+    before = perf_counter()
+    event.record(stream)
+    event.synchronize()
+    after = perf_counter()
+    return after - before, event, (before + after) / 2
+
+
 @contextmanager
-def _told() -> Iterator[None]:
+def _as_engine_errors() -> Iterator[None]:
     """Torch's errors become ours."""
     try:
         yield
@@ -468,7 +354,7 @@ def _where(gpu: int) -> torch.device:
     return torch.device("cuda", gpu)
 
 
-def _something(_: Sequence[torch.Tensor], output: torch.Tensor) -> None:
+def _something(output: torch.Tensor) -> None:
     """Products and sums in two dtypes, to have cuBLAS and its workspace ready on a stream."""
     output.fill_(1.0)
     half = output.to(torch.float16)

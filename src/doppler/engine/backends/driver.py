@@ -1,4 +1,4 @@
-"""What torch does not offer of the CUDA driver, by ctypes: parts of a GPU, streams, signals.
+"""What torch does not offer of the CUDA driver, by ctypes: parts of a GPU, streams, copies.
 
 A GPU is cut by green contexts (cuda.h, "Green Contexts"): one call splits its multiprocessors (SMs)
 into disjoint groups, each group becomes a context, and what is launched on a stream of that context
@@ -8,11 +8,10 @@ since the first launch in each costs some 0.2 s; `take_stream` and `give_stream`
 
 import ctypes
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from ctypes import byref, c_char_p, c_int, c_size_t, c_ubyte, c_uint, c_void_p
+from ctypes import byref, c_char_p, c_int, c_size_t, c_ubyte, c_uint, c_ulonglong, c_void_p
 from functools import cache
-from time import time
 from typing import Any, NamedTuple
 
 import torch
@@ -22,6 +21,7 @@ from doppler.errors import EngineError
 _SM_RESOURCE = 1  # CU_DEV_RESOURCE_TYPE_SM
 _GREEN_DEFAULT_STREAM = 1  # CU_GREEN_CTX_DEFAULT_STREAM: must be given
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: does not wait for the default stream
+_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED: other threads may do as they like
 _GRANULE = 8  # SMs, of Hopper: for drivers that do not say (before CUDA 13)
 
 _SIGNATURES: dict[str, tuple[Any, ...]] = {  # symbols as cuda.h 13.0 maps them; all return CUresult
@@ -32,7 +32,12 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {  # symbols as cuda.h 13.0 maps them;
     "cuCtxPopCurrent_v2": (c_void_p,),
     "cuStreamCreateWithPriority": (c_void_p, c_uint, c_int),
     "cuMemcpyAsync": (c_void_p, c_void_p, c_size_t, c_void_p),
-    "cuLaunchHostFunc": (c_void_p, c_void_p, c_void_p),
+    "cuStreamBeginCapture_v2": (c_void_p, c_int),
+    "cuStreamEndCapture": (c_void_p, c_void_p),
+    "cuGraphInstantiateWithFlags": (c_void_p, c_void_p, c_ulonglong),
+    "cuGraphDestroy": (c_void_p,),
+    "cuGraphExecDestroy": (c_void_p,),
+    "cuGraphLaunch": (c_void_p, c_void_p),
     "cuDeviceGetDevResource": (c_int, c_void_p, c_int),
     "cuDevSmResourceSplitByCount": (c_void_p, c_void_p, c_void_p, c_void_p, c_uint, c_uint),
     "cuDevResourceGenerateDesc": (c_void_p, c_void_p, c_uint),
@@ -104,14 +109,38 @@ def copy(target: int, source: int, size: int, stream: int) -> None:
         raise _error("cuMemcpyAsync", code)
 
 
-def post_after(stream: int, semaphore: "Semaphore") -> None:
-    """Post a semaphore once all that is queued on a stream now is done, unless it fails.
+class Captured:
+    """Work of streams, recorded once: calling it queues all of it on the first stream.
 
-    The driver's own thread calls `sem_post`: no Python, and no lock of it, is involved.
+    What was queued as one CUDA graph costs the host about as much as a single copy does.
     """
-    code = _function("cuLaunchHostFunc")(stream, _libc().post, semaphore.address)
-    if code:
-        raise _error("cuLaunchHostFunc", code)
+
+    def __init__(self, stream: int, calls: Iterable[Callable[[], Any]]) -> None:
+        """`calls` queue work on `stream`, and on others only between events of it."""
+        _call("cuStreamBeginCapture_v2", stream, _RELAXED)
+        graph, found = c_void_p(), c_void_p()
+        try:
+            for call in calls:
+                call()
+        finally:
+            _call("cuStreamEndCapture", stream, byref(graph))
+        try:
+            _call("cuGraphInstantiateWithFlags", byref(found), graph, 0)
+        finally:
+            _call("cuGraphDestroy", graph)
+        assert found.value is not None
+        self._handle, self._stream = found.value, stream
+        self._launch = _function("cuGraphLaunch")
+
+    def __call__(self) -> None:
+        """Queue the work."""
+        code = self._launch(self._handle, self._stream)
+        if code:
+            raise _error("cuGraphLaunch", code)
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None):
+            _function("cuGraphExecDestroy")(self._handle)
 
 
 # Streams: torch has but 32 of its own per GPU, which it hands out again and again.
@@ -220,58 +249,3 @@ def _function(name: str) -> Any:
         ) from error
     function.argtypes, function.restype = _SIGNATURES[name], c_int
     return function
-
-
-# Semaphores: what lets the driver wake a thread of ours.
-
-
-class _Timespec(ctypes.Structure):
-    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
-
-
-class _Libc(NamedTuple):
-    init: Any
-    timed_wait: Any
-    try_wait: Any
-    post: int  # address of the function
-
-
-@cache
-def _libc() -> _Libc:
-    libc = ctypes.CDLL(None)
-    libc.sem_init.argtypes = (c_void_p, c_int, c_uint)
-    libc.sem_timedwait.argtypes = (c_void_p, c_void_p)
-    libc.sem_trywait.argtypes = (c_void_p,)
-    post = ctypes.cast(libc.sem_post, c_void_p).value
-    assert post is not None
-    return _Libc(libc.sem_init, libc.sem_timedwait, libc.sem_trywait, post)
-
-
-_post = ctypes.CFUNCTYPE(c_int, c_void_p)
-_semaphores: list[Any] = []  # never freed, since the driver may yet post one that nobody waits for
-
-
-class Semaphore:
-    """A counter of libc that any thread, the driver's too, raises, and that one sleeps on."""
-
-    def __init__(self) -> None:
-        memory = (ctypes.c_uint64 * 8)()  # a `sem_t` takes 32 bytes
-        _semaphores.append(memory)
-        self.address = ctypes.addressof(memory)
-        if _libc().init(self.address, 0, 0):
-            raise EngineError("this system has no semaphores (sem_init failed)")
-
-    def post(self) -> None:
-        """Raise the counter."""
-        _post(_libc().post)(self.address)
-
-    def wait(self, seconds: float) -> bool:
-        """Whether the counter was above zero, and is lowered, within a time; signals end it."""
-        until = time() + seconds
-        limit = _Timespec(int(until), int(until % 1 * 1e9))
-        return bool(_libc().timed_wait(self.address, byref(limit)) == 0)
-
-    def drain(self) -> None:
-        """Set the counter to zero."""
-        while _libc().try_wait(self.address) == 0:
-            pass

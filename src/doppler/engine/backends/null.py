@@ -4,12 +4,24 @@ from collections.abc import Callable, Sequence
 from heapq import heappop, heappush, heapreplace
 from threading import TIMEOUT_MAX, Event
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
-from doppler.engine.backends.base import Done
+import numpy as np
+
+from doppler.base.arrays import FloatArray
+from doppler.engine.backends.base import Action, Actions, Behind, Exec
 from doppler.graph.graph import Graph
 from doppler.tasks import Tasks
 from doppler.topology.topology import Topology
+
+Durations = Callable[[Graph, Tasks, int], float]  # seconds of a task of a graph
+
+
+class _Plan(NamedTuple):
+    graph: Graph
+    tasks: Tasks
+    resource: list[int]  # by task: device, or number of devices + link
+    behind: Behind | None
 
 
 class NullBackend:
@@ -18,55 +30,89 @@ class NullBackend:
     name = "null"
     computes = False
 
-    def __init__(
-        self, topology: Topology, durations: Callable[[Graph, Tasks, int], float] | None = None
-    ) -> None:
-        """`durations` gives the seconds of a task of a graph."""
-        self._topology, self._durations = topology, durations
-        self._woken = Event()
+    def __init__(self, topology: Topology, durations: Durations | None = None) -> None:
+        self._durations, self._num_devices = durations, topology.num_devices
+        self._rooms = [device.slots for device in topology.devices]
+        self._rooms += [link.lanes for link in topology.links]
+        self._woken, self.idle_s = Event(), 0.0
 
-    def begin(self, graph: Graph, tasks: Tasks) -> None:
+    def prepare(
+        self,
+        graph: Graph,
+        tasks: Tasks,
+        actions: Actions,
+        behind: Behind | None = None,
+    ) -> _Plan:
+        """Where each task runs."""
+        resource = [-1 if action is None else self._resource(action) for action in actions]
+        return _Plan(graph, tasks, resource, behind)
+
+    def _resource(self, action: Action) -> int:
+        if isinstance(action, Exec):
+            return action.device
+        return self._num_devices + action.link
+
+    def begin(self, plan: _Plan, *, timed: bool = True) -> None:
         """Start the clock of a run."""
-        self._graph, self._tasks = graph, tasks
-        rooms = [device.slots for device in self._topology.devices]
-        rooms += [link.lanes for link in self._topology.links]
-        self._free_s = [[0.0] * room for room in rooms]  # heaps; empty where there is no limit
-        self._running: list[tuple[float, int, float]] = []  # (end, task, begin), a heap
+        self._plan, self.idle_s = plan, 0.0
+        self._free_s = [[0.0] * room for room in self._rooms]  # empty where there is no limit
+        self._begin_s = [0.0] * len(plan.resource)
+        self._end_s = [0.0] * len(plan.resource)
+        self._running: list[tuple[float, int]] = []  # (end, task), a heap
         self._began = perf_counter()
 
     def now_s(self) -> float:
         """Seconds since the run began."""
         return perf_counter() - self._began
 
-    def run(self, task: int, device: int, kernel: Any, inputs: Sequence[Any], output: Any) -> None:
-        """Start an exec."""
-        self._start(task, self._free_s[device])
+    def start(self, task: int) -> None:
+        """Start a task."""
+        plan, begin, took = self._plan, self.now_s(), 0.0
+        if self._durations is not None:
+            took = self._durations(plan.graph, plan.tasks, task)
+        free_s, behind = self._free_s[plan.resource[task]], plan.behind
+        room = 0
+        if behind is not None:
+            room = max(behind.rooms[task], 0)
+            begin = max([begin, *(self._end_s[need] for need in behind.needs[task])])
+        if free_s and free_s[room] > begin:
+            begin = free_s[room]
+        end = begin + took
+        if free_s and behind is None:
+            heapreplace(free_s, end)  # the room that is free first comes first
+        elif free_s:
+            free_s[room] = end
+        self._begin_s[task], self._end_s[task] = begin, end
+        heappush(self._running, (end, task))
 
-    def copy(self, task: int, link: int, ends: tuple[int, int], value: Any, output: Any) -> None:
-        """Start a transfer."""
-        self._start(task, self._free_s[self._topology.num_devices + link])
+    def start_all(self, tasks: Sequence[int]) -> None:
+        """Start tasks one after the other."""
+        for task in tasks:
+            self.start(task)
 
-    def _start(self, task: int, free_s: list[float]) -> None:
-        now = self.now_s()
-        took = 0.0 if self._durations is None else self._durations(self._graph, self._tasks, task)
-        begin = max(now, free_s[0]) if free_s else now
-        if free_s:
-            heapreplace(free_s, begin + took)
-        heappush(self._running, (begin + took, task, begin))
-
-    def wait(self, timeout_s: float) -> list[Done]:
+    def wait(self, timeout_s: float) -> list[int]:
         """The tasks whose time is over."""
-        if not self._running:
+        running = self._running
+        if not running:
             self._pause(timeout_s)
             return []
-        left_s = self._running[0][0] - self.now_s()
-        if left_s > 0:
-            self._pause(min(left_s, timeout_s))
-        now, done = self.now_s(), []
-        while self._running and self._running[0][0] <= now:
-            end, task, begin = heappop(self._running)
-            done.append(Done(task, begin, end))
+        now = self.now_s()
+        if running[0][0] > now:
+            self._pause(min(running[0][0] - now, timeout_s))
+            self.idle_s -= now
+            now = self.now_s()
+            self.idle_s += now
+        done = []
+        while running and running[0][0] <= now:
+            done.append(heappop(running)[1])
         return done
+
+    def end(self) -> None:
+        """Nothing was changed."""
+
+    def times(self) -> tuple[FloatArray, FloatArray]:
+        """When each task began and ended."""
+        return np.array(self._begin_s), np.array(self._end_s)
 
     def _pause(self, seconds: float) -> None:
         if self._woken.wait(min(seconds, TIMEOUT_MAX)):
@@ -88,12 +134,9 @@ class NullBackend:
         """Nothing to get."""
         return value
 
-    def empty(self, device: int, shape: Sequence[int], dtype: Any) -> Any:
+    def arena(self, device: int, size: int) -> Any:
         """Nothing to allocate."""
         return None
-
-    def recycle(self, device: int, value: Any) -> None:
-        """Nothing to free."""
 
     def stop(self) -> None:
         """Forget what runs."""

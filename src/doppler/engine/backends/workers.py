@@ -5,7 +5,9 @@ import logging
 import os
 import traceback
 import weakref
+from _thread import allocate_lock
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from threading import Event, Thread, current_thread
 from time import perf_counter
@@ -13,7 +15,7 @@ from typing import NamedTuple
 
 import torch
 
-from doppler.engine.backends.base import Done, KernelFunction
+from doppler.engine.operands import Launch
 from doppler.errors import EngineError
 
 GRACE_S = 2.0  # for running kernels to end, before they are abandoned
@@ -22,23 +24,55 @@ log = logging.getLogger(__name__)
 _crews: "weakref.WeakSet[Crew]" = weakref.WeakSet()  # all there are
 
 
+class SharedRun:
+    """One run: what its workers tell one another and the host."""
+
+    def __init__(self, count: int, *, behind: bool) -> None:
+        """`count` tasks; `behind` where workers wait for one another."""
+        self.ended: SimpleQueue[tuple[int, BaseException | None] | None] = SimpleQueue()
+        self.begin_s, self.end_s = [0.0] * count, [0.0] * count  # of the process's clock
+        self.stopped = False
+        self._held = [allocate_lock() for _ in range(count if behind else 0)]
+        for lock in self._held:
+            lock.acquire()
+
+    def await_all(self, needs: Sequence[int]) -> None:
+        """Wait until these tasks are done, or the run is stopped."""
+        for need in needs:
+            with self._held[need]:
+                pass
+
+    def finish(self, task: int, error: BaseException | None) -> None:
+        """Say that a task is done, to the workers that wait for it and to the host."""
+        if self._held and error is None and not self.stopped:
+            self._held[task].release()
+        self.ended.put((task, error))
+
+    def stop(self) -> None:
+        """Let go of all workers that wait; none of them begins its task."""
+        self.stopped = True
+        for lock in self._held:
+            with suppress(RuntimeError):  # it was released
+                lock.release()
+
+
 class Job(NamedTuple):
     """A task for a worker."""
 
-    done: SimpleQueue[Done | None]  # where to say that it ended
     task: int
-    kernel: KernelFunction
-    inputs: Sequence[torch.Tensor]
-    output: torch.Tensor
+    launches: Sequence[Launch]
+    needs: Sequence[int] = ()  # tasks of the run that it waits for
 
-    def attempt(self) -> Done:
-        """Run it; times are those of the process's clock."""
-        begin, why = perf_counter(), None
+    def attempt(self, run: SharedRun) -> BaseException | None:
+        """Run it; what went wrong."""
+        why = None
         try:
-            self.kernel(self.inputs, self.output)
+            for launch in self.launches:
+                launch()
         except BaseException as error:
             why = error
-        return Done(self.task, begin, perf_counter(), why)
+        run.end_s[self.task] = perf_counter()
+        return why
 
 
 class Crew:
@@ -50,7 +84,9 @@ class Crew:
     def __init__(self, name: str, size: int, cores: Sequence[int], threads: int) -> None:
         """`cores` are those to run on, any if none are named; each kernel uses `threads`."""
         self.name, self._size, self._cores, self._threads = name, size, cores, threads
-        self.jobs: SimpleQueue[Job | None] = SimpleQueue()  # None: a worker may go
+        self.jobs: SimpleQueue[tuple[Job, SharedRun] | None] = (
+            SimpleQueue()
+        )  # None: a worker may go
         self.workers: list[Thread] = []
         _crews.add(self)
 
@@ -74,7 +110,7 @@ class Crew:
             while True:
                 jobs.append(self.jobs.get_nowait())
         except Empty:
-            return [job for job in jobs if job is not None]
+            return [each[0] for each in jobs if each is not None]
 
     def dismiss(self) -> None:
         """Let every worker go when it is done with what it does."""
@@ -92,15 +128,21 @@ class Crew:
         finally:
             ready.set()
         with torch.inference_mode():
-            while (job := self.jobs.get()) is not None:
-                done = job.attempt()
-                if done.error is not None:
-                    traceback.clear_frames(done.error.__traceback__)  # they hold the tensors
-                may_go_on = done.error is None or isinstance(done.error, Exception)
+            while (given := self.jobs.get()) is not None:
+                job, run = given
+                run.await_all(job.needs)
+                run.begin_s[job.task] = perf_counter()  # before it looks whether it may
+                if run.stopped:
+                    run.finish(job.task, None)
+                    continue
+                error = job.attempt(run)
+                may_go_on = error is None or isinstance(error, Exception)
+                if error is not None:
+                    traceback.clear_frames(error.__traceback__)  # they hold the tensors
                 if not may_go_on:  # it was told to exit; it must be missed before this is known
                     self.workers = [w for w in self.workers if w is not current_thread()]
-                job.done.put(done)
-                del job, done  # not to hold the tensors while there is nothing to do
+                run.finish(job.task, error)
+                del given, job, run, error  # not to hold the tensors while there is nothing to do
                 if not may_go_on:
                     return
 
