@@ -2,8 +2,9 @@
 
 Run it as `python benchmarks/engine.py`, two minutes, on a machine that does nothing else: 1. the
 loop alone, against a loop over `concurrent.futures` and against asyncio; 2. two cores against one;
-3. 10,000 runs in a row; 4. placers on the two cores of `cpu2`, measured and predicted. `--only 2`
-does one of them.
+3. 10,000 runs in a row; 4. placers on the two cores of `cpu2`, measured and predicted; 5. on a GPU
+cut into four, what starting a task costs the host, against a bare launch of torch. `--only 2` does
+one of them.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from time import perf_counter, process_time
@@ -22,14 +24,15 @@ import torch
 from simulator import Shape, best_s, make_graph, print_table
 
 from doppler.assignment import Assignment
-from doppler.engine.engine import Engine
+from doppler.engine.engine import Engine, EngineConfig
 from doppler.graph import Graph
 from doppler.placers import make_placer, place, searches
 from doppler.programs import ProgramBuilder, chainmm, ffnn, llama_block, random_inputs
+from doppler.scheduler.choose import MODES
 from doppler.sharding import shard
 from doppler.sim import Simulator
 from doppler.tasks import Tasks, enumerate_tasks
-from doppler.topology import Topology
+from doppler.topology import Device, Host, Link, Topology
 
 SIZES = (100, 1_000, 10_000)  # tasks
 PAIRS = 100  # of runs, on one core and on two
@@ -136,27 +139,25 @@ def loop() -> None:
         tasks = enumerate_tasks(graph, topology, assignment.devices)
         plain = Plain(graph, tasks, topology)
         pools = [ThreadPoolExecutor(1) for _ in range(plain.num_resources)]
-        with Engine(topology, "null") as engine:
-            calls: list[Callable[[], object]] = [
-                lambda graph=graph, assignment=assignment: engine.run(graph, assignment),
-                lambda plain=plain, pools=pools: by_futures(plain, pools),
-                lambda plain=plain: asyncio.run(by_asyncio(plain)),
-            ]
-            seconds = [cpu_s(call) / plain.count for call in calls]
+        engines = [Engine(topology, "null", EngineConfig(mode=mode)) for mode in MODES]
+        calls: list[Callable[[], object]] = [
+            *(partial(engine.makespans, graph, assignment) for engine in engines),
+            partial(engines[0].run, graph, assignment),
+            partial(by_futures, plain, pools),
+            lambda plain=plain: asyncio.run(by_asyncio(plain)),
+        ]
+        seconds = [cpu_s(call) / plain.count for call in calls]
         for pool in pools:
             pool.shutdown()
         ours, others = seconds[0], seconds[1:]
         cells = [f"{each * 1e6:.1f} ({each / ours:.1f}x)" for each in others]
         rows.append(["p100x4", f"{plain.count:,}", f"{ours * 1e6:.1f}", *cells])
     print_table(
-        "1. The loop: CPU microseconds per task that does nothing (and multiples of the engine's)",
-        ["topology", "tasks", "engine", "ThreadPoolExecutor", "asyncio"],
+        "1. The loop: CPU microseconds per task that does nothing (and multiples of the first)",
+        ["topology", "tasks", *MODES, "with a trace", "ThreadPoolExecutor", "asyncio"],
         rows,
     )
-    print(
-        "\n  The engine's include setting up a run and making its trace; the others do neither, and"
-    )
-    print("  know no memory, strategies or times.")
+    print("\n  The engine's include setting up a run; the others know no strategies or times.")
 
 
 # 2. Two cores.
@@ -299,9 +300,59 @@ def placers() -> None:
     )
 
 
+# 5. A GPU.
+
+
+def bare_launch_s(count: int = 2000) -> float:
+    """Seconds of the host for one small product, launched by torch alone."""
+    x = torch.rand(64, 64, device="cuda")
+    out = torch.empty_like(x)
+    seconds = []
+    for _ in range(5):
+        torch.cuda.synchronize()
+        begin = perf_counter()
+        for _ in range(count // 5):
+            torch.mm(x, x, out=out)
+        seconds.append((perf_counter() - begin) / (count // 5))
+    torch.cuda.synchronize()
+    return min(seconds)
+
+
+def gpu_host() -> None:
+    """Time what the host spends per task on a GPU cut into four devices."""
+    if not torch.cuda.is_available():
+        print("\n5. What starting a task costs on a GPU: there is none here.")
+        return
+    speeds = {"float16": 1e13, "float32": 1e13, "float64": 1e13}
+    devices = tuple(Device(f"part{i}", speeds, 1e12, address=f"cuda:0/{i}of4") for i in range(4))
+    link = Link("host", 2e10, latency_s=5e-5, lanes=2, via="host")
+    route = np.where(np.eye(4, dtype=bool), -1, 0)
+    topology = Topology("a GPU in four", devices, (link,), route, Host(ahead=1))
+    graph = shard(llama_block(dtype="float32"), 4)
+    assignment = place(graph, topology, "heft")
+    rows = []
+    for mode in MODES:
+        with Engine(topology, "cuda", EngineConfig(mode=mode)) as engine:
+            took = engine.makespans(graph, assignment, repeats=20, warm_up=3)
+            backend = engine.backend
+            tasks = len(engine.run(graph, assignment).vertex)
+            engine.makespans(graph, assignment)
+            busy_s = (backend.now_s() - backend.idle_s) / tasks
+            bare_s = bare_launch_s()
+            row = [mode, f"{tasks}", f"{busy_s * 1e6:.1f}", f"{bare_s * 1e6:.1f}"]
+            spread = f"{took.mean() * 1e3:.1f} ± {took.std() * 1e3:.1f}"
+            rows.append([*row, f"{busy_s / bare_s:.1f}x", spread])
+    print_table(
+        "5. Host microseconds per task of a Llama block on a GPU in four, all but waiting, and of "
+        "one bare launch by torch",
+        ["mode", "tasks", "engine", "bare launch", "ratio", "makespan ms"],
+        rows,
+    )
+
+
 def main() -> None:
     """Print all tables, or one."""
-    parts = {"1": loop, "2": two_cores, "3": soak, "4": placers}
+    parts = {"1": loop, "2": two_cores, "3": soak, "4": placers, "5": gpu_host}
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--only", choices=parts, help="one of them")
     only = parser.parse_args().only

@@ -9,7 +9,7 @@ from doppler.cli.main import VERBS
 
 ROOT = Path(doppler.__file__).parent
 MAX_MODULES, MAX_MODULE_LINES, MAX_FUNCTION_LINES = 15, 400, 60  # compiled kernels aside
-LONG_MODULES = {"doppler.engine.backends.cuda", "doppler.trace"}  # to be split
+LONG_MODULES: set[str] = set()
 # Names of several modules, with the one meaning that all of them share.
 SHARED_MODULES = {
     "acting": "how a policy plays episodes: with torch, and its array twin",
@@ -32,6 +32,7 @@ SHARED_MODULES = {
     "rivals": "the learned competitors: their policies, and placers that use them",
     "sharding": "a package, and the command that uses it",
     "topology": "a package and its main module",
+    "trace": "a package and its main module",
     "training": "a package, and the command that uses it",
 }
 # Classes named like a module elsewhere, with the one meaning of both.

@@ -95,7 +95,7 @@ class Prepared:
         return join_results(self.graph, found) if found else {}
 
 
-class Tables(NamedTuple):
+class PlannedTasks(NamedTuple):
     """What can be decided of an assignment without touching any memory."""
 
     tasks: Tasks
@@ -121,7 +121,7 @@ class Preparation:
         self._problem, self._backend, self._loaded = problem, backend, loaded
         self._fixed, self._limit_memory, self._strategy = fixed, limit_memory, strategy
 
-    def tables(self, assignment: Assignment, seed: int) -> Tables:
+    def tables(self, assignment: Assignment, seed: int) -> PlannedTasks:
         """What can be decided of an assignment without touching any memory."""
         graph, topology = self._problem.graph, self._problem.topology
         tasks = enumerate_tasks(graph, topology, assignment.devices)
@@ -148,9 +148,9 @@ class Preparation:
         )
         if layout.after:
             table = task_table(graph, topology, tasks, layout.after)
-        return Tables(tasks, table, layout, schedule() if self._fixed else None)
+        return PlannedTasks(tasks, table, layout, schedule() if self._fixed else None)
 
-    def prepare(self, assignment: Assignment, tables: Tables) -> Prepared:
+    def prepare(self, assignment: Assignment, tables: PlannedTasks) -> Prepared:
         """An assignment bound to the memory and the streams or threads of the backend."""
         graph, (tasks, table, layout, schedule) = self._problem.graph, tables
         actions, outputs = self._actions(tasks, table, layout)
