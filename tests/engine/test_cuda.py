@@ -148,6 +148,12 @@ class FakeCuda:
 
         return replay
 
+    def capture_kernel(self, launches: Any, stream: FakeStream, pool: Any) -> Any:
+        """One launch that does all, or nothing for those that must be launched by the host."""
+        if any(hasattr(each, "on_host") for each in launches):
+            return None
+        return partial(self.launch, lambda: [each() for each in launches])
+
     def set_stream(self, stream: FakeStream) -> None:
         self.current = stream
 
@@ -219,6 +225,8 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
     for module in (cuda, cuda_plan, lanes):
         monkeypatch.setattr(module, "new_event", lambda timed: FakeEvent(fake))
     monkeypatch.setattr(cuda_plan, "_launches", fake.launches)
+    monkeypatch.setattr(cuda_plan, "_capture", fake.capture_kernel)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
     monkeypatch.setattr(cuda_plan, "WholeRun", partial(FakeWholeRun, fake))
     monkeypatch.setattr(Trouble, "launch", staticmethod(fake.launch))
     yield fake

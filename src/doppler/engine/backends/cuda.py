@@ -98,6 +98,7 @@ class CudaBackend:
             self._remember()
             for gpu in self._wiring.whole:
                 torch.cuda.synchronize(gpu)
+            plan.count_run()
             self._plan, self._timed, self._starts = plan, timed, plan.starts(timed=timed)
             self._ends = plan.ends(timed=timed)
             self.idle_s = 0.0

@@ -55,11 +55,25 @@ class CudaPlan:
 
     def __init__(self, wiring: Wiring, actions: Actions, behind: Behind | None) -> None:
         self.actions, self._wiring, self._behind = actions, wiring, behind
-        self._may_capture = True  # transfers as small CUDA graphs
+        self._may_capture = True  # tasks as small CUDA graphs
+        self._begun = 0  # runs
+        # By task and stream; None where it cannot be.
+        self._captured: dict[tuple[int, int], Launch | None] = {}
+        self._pools: dict[int, Any] = {}  # by stream
         self._pinned: list[torch.Tensor] = []  # kept, since calls know but addresses
         self._events: dict[bool, Events] = {}
         self._starts: dict[bool, list[Start]] = {}
         self._whole: WholeRun | None = None
+
+    def count_run(self) -> None:
+        """Note that another run begins.
+
+        What has run once, and so has all that it loads when it first runs, is captured: from the
+        second run on, a kernel of several launches costs the host no more than one of them.
+        """
+        self._begun += 1
+        if self._begun == 2 and self._may_capture:
+            self._starts.clear()
 
     def starts(self, *, timed: bool) -> list[Start]:
         """How each task is started."""
@@ -148,9 +162,19 @@ class CudaPlan:
         calls: list[Launch] = [partial(torch.cuda.set_stream, stream)]
         calls += self._waits(task, stream, events)
         calls += _record(events.begin[task], stream)
-        calls += _launches(action.launches)
+        key = (task, stream.cuda_stream)
+        if self._begun > 1 and self._may_capture and key not in self._captured:
+            self._captured[key] = _capture(action.launches, stream, self._pool_of(stream))
+        captured = self._captured.get(key)
+        calls += _launches(action.launches) if captured is None else [captured]
         calls += _record(events.end[task], stream)
         return calls
+
+    def _pool_of(self, stream: torch.cuda.Stream) -> Any:
+        """Memory for what kernels on a stream allocate themselves: they run one after another."""
+        if stream.cuda_stream not in self._pools:
+            self._pools[stream.cuda_stream] = torch.cuda.graph_pool_handle()
+        return self._pools[stream.cuda_stream]
 
     def _copy(self, task: int, action: Copy, lane: Lane, events: Events) -> Calls:
         where = self._wiring.addresses
@@ -219,6 +243,22 @@ class CudaPlan:
     def _enter(self, stream: torch.cuda.Stream) -> list[Launch]:
         """Make a copy's GPU the current one, where there are several."""
         return [partial(torch.cuda.set_stream, stream)] if len(self._wiring.whole) > 1 else []
+
+
+def _capture(launches: Calls, stream: torch.cuda.Stream, pool: Any) -> Launch | None:
+    """The launches of a kernel as one, on the stream that is current; None where it cannot be."""
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.set_stream(stream)
+    try:
+        graph.capture_begin(pool=pool, capture_error_mode="relaxed")
+        try:
+            for launch in launches:
+                launch()
+        finally:
+            graph.capture_end()
+    except RuntimeError:  # a kernel that waits for the device, or asks it something
+        return None
+    return graph.replay
 
 
 class WholeRun:
