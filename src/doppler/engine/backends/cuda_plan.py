@@ -98,6 +98,8 @@ class CudaPlan:
             tails = [tail for lane in lanes.values() for tail in lane.tails.values()]
             calls = [*(partial(tail.record, streams[0]) for tail in tails), *calls]
             self._whole = WholeRun(origin, streams, calls, plain)
+            for tail in tails:
+                tail.record(streams[0])  # what was recorded in a graph means nothing outside
         return self._whole
 
     def ends(self, *, timed: bool) -> list[Any]:
@@ -205,10 +207,10 @@ class CudaPlan:
         down = lane.stream(self._wiring.whole[target], IN)
         moves = self._moves(action, lane, (up, down), source)
         waits = [*self._enter(up), *self._waits(task, up, events)]
-        if source == target and value.nbytes and self._may_capture:
+        if len(self._wiring.whole) == 1 and value.nbytes and self._may_capture:
             # One graph, whose end is on the first stream: the next one comes after it.
             calls = [*waits, *_record(events.begin[task], up)]
-            calls.append(driver.Captured(up.cuda_stream, [*moves, *_join(lane, source, down, up)]))
+            calls.append(driver.Captured(up.cuda_stream, [*moves, *_join(down, up)]))
             return [*calls, *_record(events.end[task], up)]
         tail = lane.tail_of(target)
         calls = [*waits, *(partial(each.wait, up) for each in self._tails(lane, tail))]
@@ -298,12 +300,10 @@ def _launches(launches: Calls) -> Calls:
     return launches
 
 
-def _join(
-    lane: Lane, gpu: int, ahead: torch.cuda.Stream, behind: torch.cuda.Stream
-) -> list[Launch]:
+def _join(ahead: torch.cuda.Stream, behind: torch.cuda.Stream) -> list[Launch]:
     """Calls that make one stream wait for what is queued on another."""
-    tail = lane.tail_of(gpu)
-    return [*_record(tail, ahead), partial(tail.wait, behind)]
+    event = new_event(timed=False)
+    return [*_record(event, ahead), partial(event.wait, behind)]
 
 
 def _record(event: Any, stream: torch.cuda.Stream) -> list[Launch]:
