@@ -16,7 +16,7 @@ from time import perf_counter
 import numpy as np
 
 import doppler as dp
-from doppler.programs.tensor import ProgramBuilder, binary, relu
+from doppler.programs import ProgramBuilder, binary, relu
 
 WIDTHS = (1024, 256, 768, 512, 512, 256)
 BATCH, FEATURES, CLASSES = 128, 256, 64

@@ -138,6 +138,7 @@ class Engine:
         self._loaded: Loaded | None = None
         self._prepared: OrderedDict[Any, Prepared] = OrderedDict()  # the last used at the end
         self._arena_bytes = [0] * self.topology.num_devices  # memory that prepared tasks share
+        self._generation = 0
         self._cancelled = Event()
 
     def __enter__(self) -> Self:
@@ -154,7 +155,6 @@ class Engine:
     def close(self) -> None:
         """Give back devices, threads and memory."""
         self._forget()
-        self._arena_bytes = [0] * self.topology.num_devices
         self.backend.close()
 
     def cancel(self) -> None:
@@ -244,8 +244,6 @@ class Engine:
                 loop.run(timed=timed)
             self.backend.end()
         except BaseException:
-            self._prepared.clear()  # the backend may give up memory that is still written to
-            self._arena_bytes = [0] * self.topology.num_devices
             self.backend.stop()
             raise
 
@@ -276,6 +274,9 @@ class Engine:
         """What was prepared for an assignment, or is now; a few are kept."""
         assert self._problem is not None
         config = self.config
+        if self._generation != self.backend.generation:  # memory that they use was given up
+            self._prepared.clear()
+            self._arena_bytes = [0] * self.topology.num_devices
         key = (assignment, seed if config.strategy == RANDOM else 0, config)
         if key in self._prepared:
             self._prepared.move_to_end(key)
@@ -298,6 +299,7 @@ class Engine:
         while len(self._prepared) >= MAX_PREPARED:
             self._prepared.popitem(last=False)
         self._prepared[key] = preparation.prepare(assignment, tables)
+        self._generation = self.backend.generation
         return self._prepared[key]
 
     def _forget(self) -> None:

@@ -61,6 +61,11 @@ class Backend(Protocol):
     computes: bool  # whether it needs launches and tensors
     idle_s: float  # of the run, in which the host waited and nothing had ended
 
+    @property
+    def generation(self) -> int:
+        """Goes up when an arena is given up: plans made with it must not be used again."""
+        ...
+
     def prepare(
         self,
         graph: Graph,
@@ -133,7 +138,7 @@ class Backend(Protocol):
         """Let go of what still runs after a failure: wait a moment for it, then abandon it.
 
         Afterwards nothing of the run is left, and another may begin. Arenas that abandoned work
-        may still write to are given up: plans made with them must not be used again.
+        may still write to are given up.
         """
         ...
 
@@ -142,15 +147,27 @@ class Backend(Protocol):
         ...
 
 
-def grow(arenas: dict[int, torch.Tensor], key: int, size: int, where: torch.device) -> torch.Tensor:
-    """The arena of this key, made anew where it is too small."""
-    found = arenas.get(key)
-    if found is None or found.numel() < size:
-        arenas.pop(key, None)
-        del found
-        try:
-            arenas[key] = torch.empty(size, dtype=torch.uint8, device=where)
-        except RuntimeError as error:
-            reason = str(error).strip().split("\n")[0]
-            raise EngineError(f"no {size} bytes of memory on {where}: {reason}") from None
-    return arenas[key]
+class Arenas:
+    """One piece of memory for each device, made anew where it is too small."""
+
+    def __init__(self) -> None:
+        self._found: dict[int, torch.Tensor] = {}  # by device
+        self.generation = 0  # how often one was given up
+
+    def get(self, device: int, size: int, where: torch.device) -> torch.Tensor:
+        """At least `size` bytes."""
+        found = self._found.get(device)
+        if found is None or found.numel() < size:
+            self.generation += self._found.pop(device, None) is not None
+            del found
+            try:
+                self._found[device] = torch.empty(size, dtype=torch.uint8, device=where)
+            except RuntimeError as error:
+                reason = str(error).strip().split("\n")[0]
+                raise EngineError(f"no {size} bytes of memory on {where}: {reason}") from None
+        return self._found[device]
+
+    def clear(self) -> None:
+        """Give all up."""
+        self._found.clear()
+        self.generation += 1

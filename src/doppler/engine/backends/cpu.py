@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from doppler.base.arrays import FloatArray
-from doppler.engine.backends.base import Actions, Behind, Exec, TaskError, grow
+from doppler.engine.backends.base import Actions, Arenas, Behind, Exec, TaskError
 from doppler.engine.backends.workers import GRACE_S, Crew, Job, SharedRun, dismiss, hire, join
 from doppler.errors import TopologyError
 from doppler.graph.graph import Graph
@@ -53,7 +53,7 @@ class CpuBackend:
         self._running: dict[int, int] = {}  # task: its crew
         self._failed: TaskError | None = None
         self._abandoned: list[Thread] = []
-        self._arenas: dict[int, torch.Tensor] = {}  # by device
+        self._arenas = Arenas()
         self._began = 0.0
         self._finalizer = weakref.finalize(self, dismiss, self._crews)
         self._finalizer.atexit = False  # then they are waited for as well
@@ -157,12 +157,17 @@ class CpuBackend:
         """A copy: the tensor's memory is used again."""
         return value.clone()
 
+    @property
+    def generation(self) -> int:
+        """Of the arenas."""
+        return self._arenas.generation
+
     def arena(self, device: int, size: int) -> torch.Tensor:
         """At least `size` bytes.
 
         Kept, since memory that is touched for the first time is several times as slow.
         """
-        return grow(self._arenas, device, size, torch.device("cpu"))
+        return self._arenas.get(device, size, torch.device("cpu"))
 
     def stop(self) -> None:
         """Drop what has not begun, wait a moment for the rest, then put others in its place."""

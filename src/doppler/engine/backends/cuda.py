@@ -19,7 +19,7 @@ import torch
 from doppler.base.arrays import FloatArray
 from doppler.engine.backends import driver
 from doppler.engine.backends.addresses import addresses
-from doppler.engine.backends.base import Actions, Behind, Copy, TaskError, grow
+from doppler.engine.backends.base import Actions, Arenas, Behind, Copy, TaskError
 from doppler.engine.backends.cuda_plan import CudaPlan, Wiring
 from doppler.engine.backends.lanes import OUT, RUN, Lane, least_loaded, new_event
 from doppler.errors import EngineError
@@ -58,7 +58,7 @@ class CudaBackend:
         self._wiring = Wiring(where, self._slots, self._lanes, topology.links)
         self._own = Lane()  # for the clock
         self._busy: dict[Lane, None] = {}  # lanes with tasks under way
-        self._arenas: dict[int, torch.Tensor] = {}  # by device
+        self._arenas = Arenas()
         self._plan: CudaPlan | None = None  # of the run under way, or the last
         self._warm: set[tuple[int, int, int]] = set()  # link, GPU, GPU that were used
         self._timed, self._woken = True, False
@@ -208,9 +208,14 @@ class CudaBackend:
         """A copy of a tensor of any device as a CPU tensor."""
         return value.to("cpu", copy=True)
 
+    @property
+    def generation(self) -> int:
+        """Of the arenas."""
+        return self._arenas.generation
+
     def arena(self, device: int, size: int) -> torch.Tensor:
         """At least `size` bytes of a device's memory."""
-        return grow(self._arenas, device, size, _where(self._gpus[device]))
+        return self._arenas.get(device, size, _where(self._gpus[device]))
 
     # Completions.
 

@@ -29,6 +29,7 @@ class NullBackend:
 
     name = "null"
     computes = False
+    generation = 0
 
     def __init__(self, topology: Topology, durations: Durations | None = None) -> None:
         self._durations, self._num_devices = durations, topology.num_devices
