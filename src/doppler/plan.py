@@ -53,8 +53,8 @@ def peak_bytes(
     """(D,) most bytes of tensors on each device at the same time.
 
     As in `scheduler.memory`: an output is there from the begin of its exec, a received copy from
-    the begin of its transfer, until the last task that uses it there ends. What nobody reads
-    stays. Inputs are not counted.
+    the begin of its transfer, until the last task that uses it there ends. Results
+    stay. Inputs are not counted.
     """
     moves = trace.is_transfer
     begin_s, end_s = np.zeros((2, graph.num_vertices))
@@ -69,6 +69,9 @@ def peak_bytes(
     readers = graph.edge_reader
     np.maximum.at(last_s, (graph.edge_tensor, assignment.devices[readers]), end_s[readers])
     np.maximum.at(last_s, (trace.tensor[moves], trace.source[moves]), trace.end_s[moves])
+    last_s[made, assignment.devices[producer]] = np.where(
+        graph.is_result[made], np.inf, last_s[made, assignment.devices[producer]]
+    )
     free_s = np.where(np.isneginf(last_s), np.inf, last_s)[tensor, device]
     size = np.ceil(graph.tensor_bytes)[tensor]
     # At one instant, what is freed comes before what is taken.

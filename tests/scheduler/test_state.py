@@ -1,9 +1,15 @@
 """Events in, instructions out: the scheduler's state machine without any clock."""
 
-import numpy as np
+from contextlib import nullcontext
 
-from doppler.graph import Graph, GraphBuilder
+import numpy as np
+import pytest
+
+from doppler.assignment import Assignment
+from doppler.errors import OutOfMemoryError
+from doppler.graph import Graph, GraphBuilder, Kernel
 from doppler.scheduler.state import SchedulerState
+from doppler.sim import ReferenceSimulator, Simulator
 from doppler.tasks import Tasks, enumerate_tasks
 from doppler.topology import Device, Link, Topology
 
@@ -141,3 +147,25 @@ def test_memory_freed_lets_the_waiting_go() -> None:
     assert chosen(state) == [0]
     assert finish(state, 0, 1.0) == [1]
     assert finish(state, 1, 2.0) == [2]  # a's output was freed when b ended
+
+
+def test_a_result_that_is_read_stays() -> None:
+    """a's output is 4 of 8 bytes; c has room once b has read it, unless it is a result."""
+    block = {"block": [[0, 1]]}
+    for attributes, expected in ((block, [2]), (block | {"result": "a"}, [])):
+        g = GraphBuilder("chain")
+        kernel = Kernel("fill", (), ((1,),), ("float32",), attributes)
+        t = g.op("a", "fill", reads=[], output_bytes=4, kernel=kernel, meta_op="a")
+        reader = Kernel("select", (0,), ((1,),), ("float32",), block)
+        g.op("b", "select", reads=[t], output_bytes=4, kernel=reader, meta_op="b")
+        plain = Kernel("fill", (), ((1,),), ("float32",), block)
+        g.op("c", "fill", reads=[], output_bytes=4, kernel=plain, meta_op="c")
+        graph, topology = g.build(), machine(memory=8)
+        state, _ = start(graph, topology, [0, 0, 0], priority=np.array([0.0, 1, 2]))
+        assert chosen(state) == [0]
+        assert finish(state, 0, 1.0) == [1]
+        assert finish(state, 1, 2.0) == expected
+        for simulator in (Simulator(topology), ReferenceSimulator(topology)):
+            runs = nullcontext() if expected else pytest.raises(OutOfMemoryError)
+            with runs:
+                simulator.run(graph, Assignment(np.zeros(3, np.int64), np.arange(3)))

@@ -79,6 +79,13 @@ class Graph:
         return len(self.vertex_names)
 
     @property
+    def is_result(self) -> BoolArray:
+        """(T,) whether a tensor is part of a result that a kernel names, and so stays."""
+        named = [k is not None and "result" in k.attributes for k in self.kernels]
+        vertices = np.array(named or [False] * self.num_vertices, np.bool_)
+        return vertices[self.tensor_producer]
+
+    @property
     def num_tensors(self) -> int:
         """Number of tensors."""
         return len(self.tensor_bytes)

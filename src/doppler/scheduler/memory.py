@@ -17,8 +17,8 @@ class Memory:
 
     An output occupies the device from the start of its exec, a received copy from the start of
     its transfer, each until the last task that uses it there is done: readers, and for the
-    original also the transfers that leave. What nobody reads is a result and stays. Inputs are
-    not counted.
+    original also the transfers that leave. Results stay: what kernels name so, and what nobody
+    reads. Inputs are not counted.
     """
 
     def __init__(self, graph: Graph, topology: Topology, tasks: Tasks) -> None:
@@ -119,7 +119,10 @@ class MemoryInOrder(Memory):
 
 
 def count_uses(graph: Graph, tasks: Tasks) -> dict[tuple[int, int], int]:
-    """Uses of each (tensor, device): one per reader there, one per transfer that leaves."""
+    """Uses of each (tensor, device): one per reader there, one per transfer that leaves.
+
+    A result has one more where it is made, which never ends.
+    """
     uses: dict[tuple[int, int], int] = {}
     readers: IntArray = tasks.devices[graph.edge_reader]
     produced = ~graph.is_input[graph.tensor_producer[graph.edge_tensor]]
@@ -129,4 +132,9 @@ def count_uses(graph: Graph, tasks: Tasks) -> dict[tuple[int, int], int]:
         uses[tensor, device] = uses.get((tensor, device), 0) + 1
     for tensor, device in zip(tasks.tensor.tolist(), tasks.source.tolist(), strict=True):
         uses[tensor, device] = uses.get((tensor, device), 0) + 1
+    kept = np.flatnonzero(graph.is_result & ~graph.is_input[graph.tensor_producer])
+    for tensor, device in zip(
+        kept.tolist(), tasks.devices[graph.tensor_producer[kept]].tolist(), strict=True
+    ):
+        uses[tensor, device] = uses.get((tensor, device), 0) + 1  # of whoever asks for it later
     return uses

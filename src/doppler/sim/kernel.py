@@ -32,6 +32,7 @@ class Arrays(NamedTuple):
     read_ptr: IntArray  # (V+1,)
     read_tensor: IntArray  # (E,)
     whole_bytes: FloatArray  # (T,) for the memory
+    is_result: BoolArray  # (T,) stays in memory
     exec_s: FloatArray  # (S, V, D) for each of S draws of the noise
     order: IntArray  # (V,) topological
     transfer_s: FloatArray  # (T, L)
@@ -408,10 +409,15 @@ def enumerate_transfers(p: Arrays, devices: IntArray, priority: FloatArray, s: S
 
 @inlined
 def count_uses(p: Arrays, devices: IntArray, s: Scratch, transfers: int) -> None:
-    """Uses of each tensor on each device: readers there, and transfers that leave."""
+    """Uses of each tensor on each device: readers there, and transfers that leave.
+
+    A result has one more where it is made, which never ends.
+    """
     s.uses[:] = 0
     for t in range(len(p.producer)):
         if not p.is_input[p.producer[t]]:
+            if p.is_result[t]:
+                s.uses[t, devices[p.producer[t]]] += 1
             for e in range(p.reader_ptr[t], p.reader_ptr[t + 1]):
                 s.uses[t, devices[p.reader[e]]] += 1
     for k in range(transfers):

@@ -302,6 +302,7 @@ class Simulator(SimulatorBase):
             "read_ptr": graph.read_ptr,
             "read_tensor": graph.read_tensor,
             "whole_bytes": problem.whole_bytes,
+            "is_result": graph.is_result,
             "transfer_s": problem.transfer_s,
             "route": topology.route,
             "room_ptr": np.concatenate([[0], np.cumsum(rooms)]),
