@@ -9,7 +9,7 @@ from doppler.assignment import Assignment
 from doppler.errors import OutOfMemoryError
 from doppler.graph import Graph, GraphBuilder, Kernel
 from doppler.scheduler.state import SchedulerState
-from doppler.sim import ReferenceSimulator, Simulator
+from doppler.sim import ReferenceSimulator, SimConfig, Simulator
 from doppler.tasks import Tasks, enumerate_tasks
 from doppler.topology import Device, Link, Topology
 
@@ -155,17 +155,19 @@ def test_a_result_that_is_read_stays() -> None:
     for attributes, expected in ((block, [2]), (block | {"result": "a"}, [])):
         g = GraphBuilder("chain")
         kernel = Kernel("fill", (), ((1,),), ("float32",), attributes)
-        t = g.op("a", "fill", reads=[], output_bytes=4, kernel=kernel, meta_op="a")
+        t = g.op("a", "fill", reads=[], output_bytes=4, exec_s=1.0, kernel=kernel, meta_op="a")
         reader = Kernel("select", (0,), ((1,),), ("float32",), block)
-        g.op("b", "select", reads=[t], output_bytes=4, kernel=reader, meta_op="b")
+        g.op("b", "select", reads=[t], output_bytes=4, exec_s=1.0, kernel=reader, meta_op="b")
         plain = Kernel("fill", (), ((1,),), ("float32",), block)
-        g.op("c", "fill", reads=[], output_bytes=4, kernel=plain, meta_op="c")
-        graph, topology = g.build(), machine(memory=8)
+        g.op("c", "fill", reads=[], output_bytes=4, exec_s=1.0, kernel=plain, meta_op="c")
+        graph = g.build()
+        topology = Topology("one", (Device("d0", memory_bytes=8.0),), (), np.array([[-1]]))
         state, _ = start(graph, topology, [0, 0, 0], priority=np.array([0.0, 1, 2]))
         assert chosen(state) == [0]
         assert finish(state, 0, 1.0) == [1]
         assert finish(state, 1, 2.0) == expected
-        for simulator in (Simulator(topology), ReferenceSimulator(topology)):
+        for kind in (Simulator, ReferenceSimulator):
+            simulator = kind(topology, SimConfig(strategy="order"))
             runs = nullcontext() if expected else pytest.raises(OutOfMemoryError)
             with runs:
                 simulator.run(graph, Assignment(np.zeros(3, np.int64), np.arange(3)))

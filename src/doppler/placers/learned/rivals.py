@@ -18,7 +18,7 @@ from doppler.sim.simulator import Simulator
 if TYPE_CHECKING:
     from doppler.policies.rivals.base import RivalPolicy
 
-MAX_BATCH = 200_000  # assignments sampled between looks at the clock
+MAX_BATCH = 64  # assignments sampled between looks at the clock
 
 
 class LearnedPlacer(Shown):
