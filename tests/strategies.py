@@ -13,7 +13,7 @@ from doppler.base.arrays import IntArray
 from doppler.graph import Graph, build_graph
 from doppler.schedule import Schedule, all_tasks
 from doppler.tasks import dependencies, enumerate_tasks
-from doppler.topology import DTYPE_CLASSES, Device, Host, Link, Topology
+from doppler.topology import DTYPE_CLASSES, KERNEL_FAMILIES, Device, Host, Link, Topology
 
 # Round values make ties likely, arbitrary ones make rounding visible.
 seconds = st.sampled_from([0.0, 1.0, 2.0]) | st.floats(1e-30, 10)
@@ -95,7 +95,9 @@ def topologies(
     route = np.array(draw(pairs)).reshape(size, size)
     np.fill_diagonal(route, -1)
     host = Host(draw(seconds), draw(seconds), ahead=draw(st.integers(0, 2)))
-    return Topology("random", tuple(devices), tuple(links), route, host)
+    factors = st.dictionaries(st.sampled_from(KERNEL_FAMILIES), st.floats(1, 3))
+    contention = draw(st.just({}) | factors)
+    return Topology("random", tuple(devices), tuple(links), route, host, contention=contention)
 
 
 @st.composite

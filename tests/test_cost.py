@@ -5,16 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from doppler.assignment import Assignment
-from doppler.cost import DefaultCostModel, dtype_class
+from doppler.cost import FAMILIES, DefaultCostModel, dtype_class
 from doppler.errors import TopologyError
-from doppler.graph import GraphBuilder, Kernel, build_graph
+from doppler.graph import GraphBuilder, Kernel, OpKind, build_graph
 from doppler.graph.signatures import signatures
 from doppler.placers import lower_bounds
 from doppler.problem import Problem
 from doppler.programs import chainmm
 from doppler.sharding import shard
 from doppler.sim import simulate
-from doppler.topology import Device, Link, Topology, preset
+from doppler.topology import KERNEL_FAMILIES, Device, Link, Topology, preset
 
 
 def machine(**fields):
@@ -124,6 +124,54 @@ def test_the_reference_topology_moves_nothing_for_nothing():
     b.op("v", "matmul", reads=[], output_bytes=0, exec_s=1)
     graph = b.build()
     assert costs(graph, preset("reference:2")).transfer_s(graph, 0, 0) == 0
+
+
+# Contention.
+
+SHARED = {"matmul": 1.5, "elementwise": 2.0, "reduction": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("kind", "seconds"),
+    [
+        ("matmul", [15.75, 7.875]),
+        ("bcast-elemwise", [21, 10.5]),
+        ("formation", [21, 10.5]),
+        ("max-reduction", [42, 21]),
+        ("of its own", [10.5, 5.25]),
+    ],
+)
+def test_what_the_roofline_gives_is_multiplied_by_the_factor_of_its_family(kind, seconds):
+    graph = vertex(kind=kind, flops=100)
+    assert costs(graph, machine(contention=SHARED)).exec_s.tolist() == [seconds]
+    alone = machine(contention=SHARED).without_contention()
+    assert costs(graph, alone).exec_s.tolist() == [[10.5, 5.25]]
+
+
+def test_every_kind_but_inputs_is_of_a_family():
+    assert set(FAMILIES) == {str(kind) for kind in OpKind} - {"input"}
+    assert set(FAMILIES.values()) == set(KERNEL_FAMILIES)
+
+
+def test_measured_and_explicit_seconds_have_contention_in_them():
+    measured = machine(exec_s={"relu -> 2 float32": (7.0, 8.0)}, contention=SHARED)
+    assert costs(vertex(flops=100, kernel=RELU), measured).exec_s.tolist() == [[7, 8]]
+    assert costs(vertex(flops=100, exec_s=[1, 2]), measured).exec_s.tolist() == [[1, 2]]
+
+
+def test_one_device_has_nothing_to_share_with():
+    one = machine(devices=machine().devices[:1], links=(), route=[[-1]], contention=SHARED)
+    assert costs(vertex(flops=100), one).exec_s.tolist() == [[10.5]]
+
+
+@given(topology=strategies.topologies(), graph=strategies.graphs(), data=st.data())
+def test_bounds_without_contention_are_no_larger(topology, graph, data):
+    loaded, alone = (lower_bounds(graph, topology, contention=c) for c in (True, False))
+    assert alone.best_s <= loaded.best_s * (1 + 1e-9)
+    assert alone == lower_bounds(graph, topology.without_contention())
+    devices = data.draw(strategies.devices_for(graph, topology))
+    makespan_s = simulate(graph, topology, Assignment(devices)).makespan_s
+    assert loaded.best_s <= makespan_s * (1 + 1e-9)
 
 
 # Measured seconds.

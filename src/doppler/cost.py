@@ -9,10 +9,25 @@ import numpy as np
 from doppler.base.arrays import BoolArray, FloatArray, frozen
 from doppler.errors import TopologyError
 from doppler.graph.graph import Graph
+from doppler.graph.ops import OpKind
 from doppler.graph.signatures import signatures
 from doppler.topology.topology import Topology
 
 _WIDTH = {"16": "float16", "32": "float32", "64": "float64", "128": "float64", "8": "float16"}
+_ELEMENTWISE = (
+    *(OpKind.INPUT_ELEMWISE, OpKind.STRAIGHT_ELEMWISE, OpKind.BCAST_ELEMWISE, OpKind.FORMATION),
+    *(OpKind.COMPLEXER, OpKind.FILL, OpKind.SQUEEZER, OpKind.SELECT),
+)
+_REDUCTIONS = (
+    *(OpKind.MAX_REDUCTION, OpKind.MIN_REDUCTION),
+    *(OpKind.SUM_REDUCTION, OpKind.PRODUCT_REDUCTION),
+)
+# Family of kernels by kind of vertex; kinds that a graph names itself have none.
+FAMILIES: dict[str, str] = {
+    str(OpKind.MATMUL): "matmul",
+    **dict.fromkeys(map(str, _ELEMENTWISE), "elementwise"),
+    **dict.fromkeys(map(str, _REDUCTIONS), "reduction"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +107,9 @@ class GivenCosts:
 class DefaultCostModel:
     """The graph's explicit costs; else what was measured on the topology; else a roofline.
 
-    Each vertex gets the first of these that there is for it.
+    Each vertex gets the first of these that there is for it. A roofline is for a kernel alone on
+    the machine: what it gives is multiplied by the topology's factor of contention, as a good
+    assignment keeps all devices busy. Seconds measured in runs of a graph have that in them.
     """
 
     def costs(self, graph: Graph, topology: Topology) -> Costs:
@@ -100,7 +117,8 @@ class DefaultCostModel:
         exec_s = explicit_exec_s(graph, topology)
         if exec_s is None:
             exec_s, is_measured = measured_exec_s(graph, topology)
-            exec_s += roofline_exec_s(graph, topology, skipped=is_measured)
+            alone_s = roofline_exec_s(graph, topology, skipped=is_measured)
+            exec_s += alone_s * contention(graph, topology)[:, None]
         exec_s[graph.is_input] = 0.0
         if graph.transfer_s is not None:
             zeros = np.zeros(topology.num_links)
@@ -163,6 +181,14 @@ def roofline_exec_s(
         memory_s = graph.touched_bytes / device.memory_bytes_per_s
         table[:, d] = np.where(working, device.launch_s + np.maximum(compute_s, memory_s), 0.0)
     return table
+
+
+def contention(graph: Graph, topology: Topology) -> FloatArray:
+    """(V,) times longer that each vertex takes than alone, where all devices are busy."""
+    if topology.num_devices == 1 or not topology.contention:
+        return np.ones(graph.num_vertices)
+    family = [FAMILIES.get(kind, "") for kind in graph.kinds]
+    return np.array([topology.contention.get(name, 1.0) for name in family])
 
 
 def dtype_class(dtype: str) -> str:

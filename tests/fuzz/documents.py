@@ -96,6 +96,8 @@ latency_s = 0.00001
 lanes = 1
 shared = true
 pairs = "others"
+[contention]
+elementwise = 1.3
 """
 CONFIG = """\
 preset = "default"

@@ -1,6 +1,7 @@
 """The probe finds the machine that a backend plays out, and comes to an end on a real one."""
 
 import json
+from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -11,6 +12,7 @@ from engine.playing_backend import PlayingBackend, machine, small_graph
 
 from doppler.assignment import Assignment
 from doppler.cost import DefaultCostModel
+from doppler.engine.backends.registry import make_backend
 from doppler.engine.engine import Engine
 from doppler.errors import ConfigError, DopplerError, OutOfMemoryError, UnknownNameError
 from doppler.graph import Graph, OpKind
@@ -293,6 +295,37 @@ class Costly(PlayingBackend):
         return done
 
 
+def test_kernels_that_slow_each_other_down_are_found() -> None:
+    found = probe(lambda _: Contended(machine(4)), devices=4, seconds=5).topology.contention
+    assert found["matmul"] == pytest.approx(1)
+    assert found["elementwise"] == pytest.approx(2.5, rel=0.02)  # three others are busy
+    assert found["reduction"] == pytest.approx(2.5, rel=0.02)
+    assert played(machine(2)).topology.contention == pytest.approx(
+        {"matmul": 1, "elementwise": 1, "reduction": 1}
+    )
+    assert played(machine(1)).topology.contention == {}
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (1, 3)])
+def test_only_kernels_that_began_while_all_devices_were_busy_count(sizes: tuple[int, int]) -> None:
+    truth = machine(2)
+    devices = [replace(d, launch_s=s * 1e-3) for d, s in zip(truth.devices, sizes, strict=True)]
+    truth = replace(truth, devices=tuple(devices))
+    found = Bench(PlayingBackend(truth), truth).kernels(TINY, (0, 1), 12)
+    assert all(3 <= len(each) <= 12 for each in found)
+    assert sizes != (1, 1) or len(found[0]) == len(found[1]) == 12
+    assert [np.median(each) for each in found] == pytest.approx([s * 1e-3 for s in sizes], rel=0.01)
+
+
+def test_a_reduction_sums_rows() -> None:
+    work = Work(OpKind.SUM_REDUCTION, 4096, "float32")
+    assert (work.shape, work.output_shape) == ((4, 1024), (4,))
+    assert work.touched_bytes == 4 * (4096 + 4)
+    topology = find_machine(Wanted(backend="cpu", devices=1))
+    with closing(make_backend("cpu", topology)) as backend:
+        assert min(Bench(backend, topology).kernel(work, 0, 3)) > 0
+
+
 @pytest.mark.parametrize("kind", [Contended, Costly])
 def test_good_runs_and_refining_make_predictions_of_good_assignments_better(
     kind: type[PlayingBackend], monkeypatch: pytest.MonkeyPatch
@@ -356,7 +389,7 @@ def test_files(tmp_path: Path) -> None:
     document = json.loads(beside.read_text())
     columns, names = document["samples"], document["names"]
     kinds = {names[i] for i in columns["kind"]}
-    assert kinds == {"copy", "copies", "kernel", "host", "exec", "transfer"}
+    assert kinds == {"copy", "copies", "kernel", "kernels", "host", "exec", "transfer"}
     assert {len(column) for column in columns.values()} == {len(result.samples)}
     assert set(signatures(graph)) - {""} <= {names[i] for i in columns["what"]}
     assert columns["seconds"] == [sample.seconds for sample in result.samples]

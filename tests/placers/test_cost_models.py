@@ -1,6 +1,7 @@
 """Whatever the cost model, bounds, placers and simulators reckon with the same seconds."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -20,7 +21,7 @@ from doppler.placers import Placer, bounds_of, is_optimal, placer_names, solve
 from doppler.placers.exact.placer import ExactPlacer, solve_exactly
 from doppler.problem import Problem
 from doppler.sim import ReferenceSimulator, Simulator
-from doppler.topology import Topology
+from doppler.topology import KERNEL_FAMILIES, Topology
 
 BELOW = 1 - 1e-9  # sums of seconds are rounded in another order
 
@@ -57,6 +58,24 @@ def test_no_placer_goes_below_the_bound(
     makespan_s = Simulator(problem).run(problem.graph, solution.assignment).makespan_s
     assert makespan_s >= bounds_of(problem).best_s * BELOW
     assert makespan_s >= solution.bound_s * BELOW
+
+
+@pytest.mark.parametrize("name", placer_names())
+@settings(
+    max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(factors=st.tuples(*[st.floats(1, 3)] * len(KERNEL_FAMILIES)))
+def test_no_placer_goes_below_the_bound_of_the_loaded_machine(
+    quick: Callable[[str], Placer], name: str, factors: tuple[float, ...]
+) -> None:
+    contention = dict(zip(KERNEL_FAMILIES, factors, strict=True))
+    topology = dp.Topology.uniform(2, flops_per_s=1e9, bandwidth_bytes_per_s=1e9)
+    graph = dp.shard(dp.programs.ffnn(batch=64, features=16, hidden=64, classes=16), parts=2)
+    problem = Problem(graph, replace(topology, contention=contention))
+    answer = ask(quick(name), problem)
+    for simulator in (Simulator(problem), ReferenceSimulator(problem)):
+        makespan_s = simulator.run(graph, answer.assignment).makespan_s
+        assert makespan_s >= max(bounds_of(problem).best_s, answer.bound_s) * BELOW
 
 
 @settings(max_examples=60, deadline=None)

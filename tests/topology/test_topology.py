@@ -68,6 +68,7 @@ MEASURED = PLAIN | {
     "devices": [row | {"address": f"cuda:{i}"} for i, row in enumerate(PLAIN["devices"])],
     "links": [PLAIN["links"][0] | {"via": "host"}],
     "exec_s": {MATMUL: 3e-6, "relu 8 -> 8 float32 #0123": [1, 2e-6]},
+    "contention": {"elementwise": 1.3, "reduction": 2.0},
 }
 
 
@@ -223,6 +224,9 @@ def test_addresses_ways_and_measured_seconds_are_read(file):
     assert [d.address for d in topology.devices] == ["cuda:0", "cuda:1"]
     assert {link.via for link in topology.links} == {"host"}
     assert topology.exec_s == {MATMUL: (3e-6, 3e-6), "relu 8 -> 8 float32 #0123": (1.0, 2e-6)}
+    assert topology.contention == {"elementwise": 1.3, "reduction": 2.0}
+    assert topology != topology.without_contention()
+    assert topology.without_contention() == replace(topology, contention={})
 
 
 def test_measured_seconds_can_be_written_in_toml(file):
@@ -233,7 +237,7 @@ def test_measured_seconds_can_be_written_in_toml(file):
 
 
 def test_what_was_not_given_is_not_written(tmp_path):
-    keys = ("address", "via", "exec_s")
+    keys = ("address", "via", "exec_s", "contention")
     text = topology_to_json(preset("p100x4"))
     assert [key for key in keys if f'"{key}"' in text] == []
 
@@ -241,6 +245,7 @@ def test_what_was_not_given_is_not_written(tmp_path):
 def test_seconds_that_are_the_same_on_all_devices_are_written_once(file):
     document = json.loads(topology_to_json(read_topology(file(MEASURED))))
     assert document["exec_s"] == MEASURED["exec_s"]
+    assert document["contention"] == MEASURED["contention"]
     assert document["version"] == 1
 
 
@@ -251,6 +256,7 @@ def test_json_reads_and_left_out_fields_get_defaults(file):
     assert (topology.devices[0].slots, topology.devices[0].launch_s) == (1, 0)
     assert (topology.links[0].latency_s, topology.links[0].lanes) == (0, 1)
     assert (topology.devices[0].address, topology.links[0].via, topology.exec_s) == ("", "", {})
+    assert topology.contention == {}
 
 
 def test_count_and_first_number_the_devices(file):
@@ -365,6 +371,10 @@ BAD_FIELDS = [
     ({"links.0.via": 1}, r"links\[0\].via must be text, not 1"),
     ({"links.0.via": "air"}, r"links\[0\].via must be direct or host, not 'air'"),
     ({"exec_s": [1]}, "exec_s must be an object, not list"),
+    ({"contention": 2}, "contention must be an object, not int"),
+    ({"contention": {"conv": 2}}, "contention: unknown key `conv`"),
+    ({"contention": {"matmul": 0.9}}, "contention.matmul is 0.9, must be at least 1"),
+    ({"contention": {"matmul": "2"}}, "contention.matmul must be a finite number > 0, not '2'"),
     ({"exec_s": {"relu": -1}}, r'exec_s\["relu"\] must be a finite number ≥ 0, not -1'),
     ({"exec_s": {"relu": "1"}}, r'exec_s\["relu"\] must be a finite number ≥ 0'),
     ({"exec_s": {"relu": inf}}, r'exec_s\["relu"\] must be a finite number ≥ 0'),
@@ -450,6 +460,19 @@ def test_a_topology_made_in_code_is_checked(devices, route, message):
 def test_measured_seconds_given_in_code_are_checked(seconds, message):
     with pytest.raises(TopologyError, match=message):
         Topology("made", DEVICES, (Link("bus"),), [[-1, 0], [0, -1]], exec_s={"relu": seconds})
+
+
+@pytest.mark.parametrize(
+    ("factors", "message"),
+    [
+        ({"conv": 2.0}, "contention has no family of kernels `conv`"),
+        ({"matmul": 0.5}, "contention.matmul is 0.5, must be at least 1"),
+        ({"matmul": nan}, "contention.matmul is nan, must be finite"),
+    ],
+)
+def test_contention_given_in_code_is_checked(factors, message):
+    with pytest.raises(TopologyError, match=message):
+        Topology("made", DEVICES, (Link("bus"),), [[-1, 0], [0, -1]], contention=factors)
 
 
 @pytest.mark.parametrize(

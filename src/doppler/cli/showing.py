@@ -268,6 +268,9 @@ def _print_topology(topology: "Topology") -> None:
     )
     if topology.exec_s:
         out.print(f"kernels: {len(topology.exec_s)} measured")
+    if topology.contention:
+        factors = ", ".join(f"{family} ×{f:.3g}" for family, f in topology.contention.items())
+        out.print(f"where all devices are busy: {factors}")
 
 
 def _alike(topology: "Topology") -> list[tuple[str, "Device"]]:

@@ -19,13 +19,15 @@ from doppler.tasks import Tasks, enumerate_tasks
 from doppler.topology.topology import Topology
 
 TIMEOUT_S = 60.0  # without any task ending, before a measurement is given up
+ROW = 1024  # elements that a reduction sums into one
+WARM_UP = 2  # runs of a kernel that do not count
 Pair = tuple[int, int]  # source and target device
 
 
 class Sample(NamedTuple):
     """One measurement, as it was taken."""
 
-    kind: str  # copy, copies, kernel, host, exec or transfer
+    kind: str  # copy, copies, kernel, kernels, host, exec or transfer
     what: str  # which kernel, pattern or signature
     device: str  # where: a device, or `a→b`
     size_bytes: float  # moved, or touched
@@ -41,10 +43,10 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A kernel to time: a product of square matrices, or a function of every element."""
+    """A kernel to time: a product of square matrices, a function of every element, or row sums."""
 
-    kind: OpKind  # MATMUL or INPUT_ELEMWISE
-    size: int  # rows and columns, or elements
+    kind: OpKind  # MATMUL, INPUT_ELEMWISE or SUM_REDUCTION
+    size: int  # rows and columns, or elements, in whole rows where they are summed
     dtype: str
 
     @property
@@ -54,8 +56,15 @@ class Work:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of its inputs and its output."""
+        """Of its inputs."""
+        if self.kind == OpKind.SUM_REDUCTION:
+            return self.size // ROW, ROW
         return (self.size, self.size) if self.kind == OpKind.MATMUL else (self.size,)
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """Of its output."""
+        return self.shape[:1] if self.kind == OpKind.SUM_REDUCTION else self.shape
 
     @property
     def num_inputs(self) -> int:
@@ -70,13 +79,20 @@ class Work:
     @property
     def touched_bytes(self) -> float:
         """Bytes read and written."""
-        elements = float(np.prod(self.shape, dtype=np.float64))
-        return (self.num_inputs + 1) * elements * item_bytes(self.dtype)
+        read = self.num_inputs * np.prod(self.shape, dtype=np.float64)
+        return float(read) * item_bytes(self.dtype) + self.output_bytes
+
+    @property
+    def output_bytes(self) -> float:
+        """Bytes written."""
+        return float(np.prod(self.output_shape, dtype=np.float64)) * item_bytes(self.dtype)
 
     def launch(self, inputs: Sequence[torch.Tensor], output: torch.Tensor) -> Launch:
         """The torch code."""
         if self.kind == OpKind.MATMUL:
             return partial(torch.mm, inputs[0], inputs[1], out=output)
+        if self.kind == OpKind.SUM_REDUCTION:
+            return partial(torch.sum, inputs[0], dim=1, out=output)
         return partial(torch.mul, inputs[0], 1.5, out=output)
 
 
@@ -93,32 +109,49 @@ class Bench:
         self._kept_shape: tuple[tuple[int, ...], str] | None = None
 
     def kernel(self, work: Work, device: int, repeats: int) -> list[float]:
-        """Seconds of each of `repeats` runs of a kernel, one after the other.
+        """Seconds of each of `repeats` runs of a kernel, one after the other, alone."""
+        return self.kernels(work, [device], repeats)[0]
 
-        As in the engine the next one is queued while one runs, so that none waits for the host.
+    def kernels(self, work: Work, devices: Sequence[int], repeats: int) -> list[list[float]]:
+        """For each of some devices, seconds of runs of a kernel that began while all were busy.
+
+        Up to `repeats` of each. As in the engine the next one is queued while one runs, so that
+        none waits for the host.
         """
-        count = repeats + 2  # the first two are warm-up
+        width = len(devices)
+        count = (repeats + WARM_UP) * width
+        where = [devices[k % width] for k in range(count)]
         builder = GraphBuilder("kernels")
         for k in range(count):
             builder.op(
                 *(f"k{k}", work.kind),
                 reads=[],
-                output_bytes=work.touched_bytes / (work.num_inputs + 1),
+                output_bytes=work.output_bytes,
                 flops=work.flops,
                 touched_bytes=work.touched_bytes,
                 dtype=work.dtype,
             )
         graph = builder.build()
-        tasks = enumerate_tasks(graph, self.topology, np.full(count, device))
-        inputs = [self._values(work.shape, work.dtype, device, k) for k in range(work.num_inputs)]
-        launches: list[tuple[Launch, ...]] = [(), ()]
+        tasks = enumerate_tasks(graph, self.topology, np.array(where))
+        launches: list[tuple[Launch, ...]] = [()] * (2 * width)
         if self.backend.computes:
-            outputs = self._rooms([(device, work.shape)] * 2, work.dtype)
-            launches = [(work.launch(inputs, output),) for output in outputs]
-        actions = [Exec(device, launches[k % 2]) for k in range(count)]
+            outputs = self._rooms([(d, work.output_shape) for d in [*devices] * 2], work.dtype)
+            launches = [
+                (work.launch(self._inputs(work, where[k]), output),)
+                for k, output in enumerate(outputs)
+            ]
+        actions = [Exec(device, launches[k % (2 * width)]) for k, device in enumerate(where)]
         plan = self.backend.prepare(graph, tasks, actions)
-        spans = self._drive(plan, range(count), in_flight=2)
-        return [span.end_s - span.begin_s for span in spans[2:]]
+        spans = self._drive(plan, range(count), in_flight=2 * width)[WARM_UP * width :]
+        begin_s = max(span.begin_s for span in spans[:width])
+        end_s = min(span.end_s for span in spans[-width:])
+        return [
+            [s.end_s - s.begin_s for s in spans[lane::width] if begin_s <= s.begin_s <= end_s]
+            for lane in range(width)
+        ]
+
+    def _inputs(self, work: Work, device: int) -> list[Any]:
+        return [self._values(work.shape, work.dtype, device, k) for k in range(work.num_inputs)]
 
     def copies(self, pairs: Sequence[Pair], size_bytes: int, rounds: int) -> list[list[Span]]:
         """For each of some pairs of devices, its copies one after the other; all pairs at once.

@@ -1,4 +1,7 @@
-"""How fast devices compute: kernels of growing size, one device at a time, and a roofline."""
+"""How fast devices compute: kernels of growing size, one device at a time, and a roofline.
+
+And how much slower kernels get where all devices are busy.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,6 +10,7 @@ from time import monotonic
 import numpy as np
 
 from doppler.base.progress import report
+from doppler.cost import FAMILIES
 from doppler.graph.ops import OpKind
 from doppler.machine.bench import Bench, Sample, Work
 from doppler.machine.robust import typical_s
@@ -18,6 +22,8 @@ VECTORS = tuple(1 << n for n in (16, 18, 20, 22, 24, 26))
 VECTOR_DTYPES = ("float32", "float16")
 LONGEST_S = 0.15  # of a single kernel: larger ones are left out
 ENOUGH_S = 0.05  # of one kernel
+LOADED_S = 5e-3  # of a single kernel on all devices at once: larger ones are left out
+LOADS, FEW = 3, 12  # kernels of each family there; runs of each
 SAME_SPEED = 0.15  # share by which equal devices may differ from the median
 MEMORY_SHARE = 1 / 8  # of a device, for all tensors of a kernel
 CACHED_BYTES = 1 << 21  # less than that may stay in caches
@@ -72,6 +78,56 @@ def measure_kernels(
     return measured_devices, _errors(typical, found)
 
 
+def measure_contention(
+    bench: Bench, devices: Sequence[Device], seconds: float, samples: list[Sample]
+) -> dict[str, float]:
+    """How many times longer kernels take where all devices run the same one, by family; ≥ 1.
+
+    `devices` are those of the bench with their speeds. Each of a few kernels is timed alone on
+    every device, then on all at once; the median over kernels and devices counts. One kernel of
+    each family at least, however short the time; none on a single device.
+    """
+    if len(devices) == 1:
+        return {}
+    until, numbers = monotonic() + seconds, range(len(devices))
+    ratios: dict[str, list[float]] = {}
+    # The largest of each family first: what is left out are the smaller ones.
+    for work in [work for row in zip(*_loads(devices), strict=True) for work in row if work]:
+        family = FAMILIES[work.kind]
+        if family in ratios and monotonic() > until:
+            continue
+        alone = [bench.kernel(work, d, FEW) for d in numbers]
+        together = bench.kernels(work, numbers, FEW)
+        for device, one, other in zip(devices, alone, together, strict=True):
+            samples += [
+                Sample("kernels", work.name, device.name, work.touched_bytes, s) for s in other
+            ]
+            if other and (alone_s := float(np.median(one))) > 0:
+                ratios.setdefault(family, []).append(float(np.median(other)) / alone_s)
+    return {family: max(1.0, float(np.median(found))) for family, found in ratios.items()}
+
+
+def _loads(devices: Sequence[Device]) -> list[list[Work | None]]:
+    """For each family, the largest kernels that take no longer than `LOADED_S` on the first device.
+
+    `LOADS` of them, the largest first, None where there are fewer.
+    """
+    device = devices[0]
+    roofline = Roofline(device.flops_per_s, device.memory_bytes_per_s, device.launch_s)
+    room = min(d.memory_bytes for d in devices) * MEMORY_SHARE
+    families = [
+        [Work(OpKind.MATMUL, n, "float32") for n in MATRICES],
+        [Work(OpKind.INPUT_ELEMWISE, n, "float32") for n in VECTORS],
+        [Work(OpKind.SUM_REDUCTION, n, "float32") for n in VECTORS],
+    ]
+    found: list[list[Work | None]] = []
+    for works in families:
+        short = [w for w in works if roofline.seconds(w) <= LOADED_S and w.touched_bytes <= room]
+        chosen = [*(short or works[:1])[::-1][:LOADS]]
+        found.append([*chosen, *[None] * (LOADS - len(chosen))])
+    return found
+
+
 def rooflines(typical: Sequence[Mapping[Work, float]], num_devices: int) -> list[Roofline]:
     """A roofline for each device, from the typical seconds of kernels on the first of them.
 
@@ -102,7 +158,7 @@ def fit_roofline(typical: Mapping[Work, float]) -> Roofline:
         sizes = [w for w in typical if w.kind == OpKind.MATMUL and w.dtype == dtype]
         largest = sorted(sizes, key=lambda work: work.size)[-2:]
         rates[dtype] = max(work.flops / beyond_launch(work) for work in largest)
-    vectors = [w for w in typical if w.kind != OpKind.MATMUL and w != TINY]
+    vectors = [w for w in typical if w.kind == OpKind.INPUT_ELEMWISE and w != TINY]
     large = [w for w in vectors if w.touched_bytes > CACHED_BYTES] or vectors[-1:]
     bandwidth = float(np.median([w.touched_bytes / beyond_launch(w) for w in large]))
     return Roofline(rates, bandwidth, launch)
@@ -124,6 +180,7 @@ def _kernels(bench: Bench, device: int, seconds: float) -> dict[Work, list[float
     until = monotonic() + seconds
     found = {TINY: bench.kernel(TINY, device, 20)}
     ladders = [[Work(OpKind.INPUT_ELEMWISE, n, dtype) for n in VECTORS] for dtype in VECTOR_DTYPES]
+    ladders += [[Work(OpKind.SUM_REDUCTION, n, "float32") for n in VECTORS]]
     ladders += [[Work(OpKind.MATMUL, n, dtype) for n in MATRICES] for dtype in DTYPE_CLASSES]
     room = bench.topology.devices[device].memory_bytes * MEMORY_SHARE
     for number, ladder in enumerate(ladders):

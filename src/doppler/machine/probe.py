@@ -25,7 +25,7 @@ from doppler.machine.bench import Bench, Sample
 from doppler.machine.calibration import TRANSFER, Measured, Refined, calibrate, duration_errors
 from doppler.machine.find import HOST, Wanted, find_machine
 from doppler.machine.host import HostWatch, measure_host
-from doppler.machine.kernels import measure_kernels
+from doppler.machine.kernels import measure_contention, measure_kernels
 from doppler.machine.links import measure_links
 from doppler.machine.robust import typical_s
 from doppler.machine.validation import good_assignments, refine
@@ -33,7 +33,11 @@ from doppler.topology.io import write_topology
 from doppler.topology.topology import Topology
 from doppler.trace import Trace
 
-LINKS, KERNELS = 0.2, 0.25  # shares of the time for them; what is left is the graph's
+LINKS, KERNELS, CONTENTION = (
+    0.2,
+    0.2,
+    0.05,
+)  # shares of the time for them; what is left is the graph's
 SHARES = (0.25, 0.6, 1.0)  # of the graph's time that is over at the end of each round of runs
 FEWEST_ROUNDS = 2  # however short the time
 RANDOM = 2  # random assignments in the first round
@@ -190,8 +194,15 @@ def _measure_parts(
     with closing(make(machine)) as backend:
         bench = Bench(backend, machine)
         devices, roofline = measure_kernels(bench, seconds * KERNELS, samples)
+        contention = measure_contention(bench, devices, seconds * CONTENTION, samples)
         found = measure_links(bench, seconds * LINKS, samples, shared=shared)
-    topology = replace(machine, devices=devices, links=found.links, route=found.route)
+    topology = replace(
+        machine,
+        devices=devices,
+        links=found.links,
+        route=found.route,
+        contention=contention,
+    )
     return topology, ProbeErrors(found.errors, roofline, {}, {})
 
 

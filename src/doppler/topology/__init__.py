@@ -6,10 +6,11 @@ from doppler.topology.io import (
     write_topology,
 )
 from doppler.topology.presets import PRESETS, preset, read_topology
-from doppler.topology.topology import DTYPE_CLASSES, Device, Host, Link, Topology
+from doppler.topology.topology import DTYPE_CLASSES, KERNEL_FAMILIES, Device, Host, Link, Topology
 
 __all__ = [
     "DTYPE_CLASSES",
+    "KERNEL_FAMILIES",
     "PRESETS",
     "Device",
     "Host",

@@ -12,7 +12,15 @@ from doppler.base.arrays import IntArray, reals
 from doppler.base.files import check_header, check_keys, parse_json, to_json
 from doppler.base.writing import write_text
 from doppler.errors import FormatError, TopologyError
-from doppler.topology.topology import DTYPE_CLASSES, VIA, Device, Host, Link, Topology
+from doppler.topology.topology import (
+    DTYPE_CLASSES,
+    KERNEL_FAMILIES,
+    VIA,
+    Device,
+    Host,
+    Link,
+    Topology,
+)
 
 FORMAT, VERSION = "doppler-topology", 1
 MAX_DEVICES = 1024
@@ -82,6 +90,8 @@ def topology_to_json(topology: Topology) -> str:
     ]
     if topology.exec_s:
         document["exec_s"] = {key: _one_or_all(s) for key, s in topology.exec_s.items()}
+    if topology.contention:
+        document["contention"] = dict(topology.contention)
     return to_json(document)
 
 
@@ -109,7 +119,7 @@ def topology_from_document(document: Any, source: str = "topology") -> Topology:
     check_keys(
         document,
         required=("format", "version", "name", "devices"),
-        optional=("description", "host", "links", "exec_s"),
+        optional=("description", "host", "links", "exec_s", "contention"),
         source=source,
     )
     try:
@@ -128,6 +138,7 @@ def topology_from_document(document: Any, source: str = "topology") -> Topology:
             host=host,
             description=_text(document, "description", "topology", default=""),
             exec_s=_measured(document.get("exec_s", {}), len(devices)),
+            contention=_contention(document.get("contention", {})),
         )
     except (TopologyError, FormatError) as error:
         raise TopologyError(f"{source}: {error.message}", hint=error.hint) from None
@@ -197,6 +208,12 @@ def _measured(table: Any, num_devices: int) -> dict[str, tuple[float, ...]]:
         rows = enumerate(value)
         measured[key] = tuple(_checked(s, f"{where}[{i}]", positive=False) for i, s in rows)
     return measured
+
+
+def _contention(table: Any) -> dict[str, float]:
+    """Factors by family of kernels."""
+    check_keys(table, optional=KERNEL_FAMILIES, source="contention")
+    return {key: _checked(f, f"contention.{key}", positive=True) for key, f in table.items()}
 
 
 def _links(document: dict[str, Any], names: list[str]) -> tuple[list[Link], IntArray]:

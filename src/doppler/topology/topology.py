@@ -1,7 +1,7 @@
 """Topology: the machine: devices, the links between them, and the host that drives them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
 
@@ -23,6 +23,7 @@ from doppler.errors import TopologyError
 MAX_ROOM = 1024  # slots of a device, or lanes of a link
 MAX_ROOMS = 1 << 22  # of all devices and links: the simulator keeps a number for each
 DTYPE_CLASSES = ("float16", "float32", "float64")
+KERNEL_FAMILIES = ("matmul", "elementwise", "reduction")  # kernels that slow down alike
 VIA = ("direct", "host")  # ways to move data
 Rates = float | Mapping[str, float]  # flops per second: of all dtypes, or by dtype class
 
@@ -105,10 +106,14 @@ class Topology:
     # Measured seconds of kernels by their signatures (`doppler.graph.signatures`), one for each
     # device; where there are some, they count and not the device's speeds.
     exec_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    # Times longer, by family, that a kernel takes where all devices are busy than alone on one,
+    # as devices may share caches and memory; 1 for the families it leaves out.
+    contention: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "route", frozen(np.asarray(self.route, np.int64)))
         object.__setattr__(self, "exec_s", unboxed(self.exec_s))
+        object.__setattr__(self, "contention", unboxed(self.contention))
         _check(self)
 
     @property
@@ -147,6 +152,17 @@ class Topology:
             for d in self.devices
         )
         return html_table(repr(self), columns, rows, count=self.num_devices)
+
+    def without_contention(self) -> "Topology":
+        """The same machine where a kernel takes no longer if other devices are busy.
+
+        Seconds in `exec_s` stay as they were measured.
+
+        >>> shared = replace(Topology.preset("p100x4"), contention={"elementwise": 1.3})
+        >>> shared.without_contention() == Topology.preset("p100x4")
+        True
+        """
+        return replace(self, contention={}) if self.contention else self
 
     @staticmethod
     def preset(name: str) -> "Topology":
@@ -191,7 +207,7 @@ class Topology:
 def _fields(topology: Topology) -> tuple[Any, ...]:
     devices = tuple((*_row(d), *sorted(d.flops_per_s.items())) for d in topology.devices)
     values = topology.name, topology.links, topology.host, topology.description
-    return *values, devices, topology.exec_s
+    return *values, devices, topology.exec_s, topology.contention
 
 
 def _row(device: Device) -> tuple[Any, ...]:
@@ -242,6 +258,15 @@ def _check_measured(topology: Topology) -> None:
             )
         for one in seconds:
             _check_real("", where, one)
+    for family, factor in topology.contention.items():
+        if family not in KERNEL_FAMILIES:
+            raise TopologyError(
+                f"contention has no family of kernels `{family}`",
+                hint=f"known: {', '.join(KERNEL_FAMILIES)}",
+            )
+        _check_real("", f"contention.{family}", factor)
+        if factor < 1:
+            raise TopologyError(f"contention.{family} is {factor}, must be at least 1")
 
 
 def _check_real(

@@ -1,6 +1,6 @@
 """Lower bounds: seconds that no assignment of a graph on a topology can go below."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -61,11 +61,14 @@ def lower_bounds(
     topology: Topology | str | Path,
     *,
     cost_model: CostModel | None = None,
+    contention: bool = True,
 ) -> LowerBounds:
     """Lower bounds on the makespan of `graph` on `topology` under any assignment.
 
     Each may be given as the path of its file, and the topology as the name of a preset.
-    `cost_model` prices the graph, instead of the default one.
+    `cost_model` prices the graph, instead of the default one. They are bounds for the machine
+    under load, as the simulator has it; those of `contention=False` also hold where kernels take
+    no longer than alone.
 
     >>> import doppler as dp
     >>> graph = dp.shard(dp.programs.chainmm(size=64), parts=2)
@@ -73,7 +76,10 @@ def lower_bounds(
     >>> dp.lower_bounds(graph, "p100x4").best_s <= trace.makespan_s
     True
     """
-    return bounds_of(as_problem(graph, topology, cost_model))
+    problem = as_problem(graph, topology, cost_model)
+    if not contention:
+        problem = replace(problem, topology=problem.topology.without_contention())
+    return bounds_of(problem)
 
 
 def bounds_of(problem: Problem, mode: str = DYNAMIC) -> LowerBounds:
