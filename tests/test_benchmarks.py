@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -83,3 +84,32 @@ def test_zero_shot(tmp_path: Path) -> None:
     both = [("show", *map(str, files)) for files in ((results, again), (again, results))]
     for told in printed("zeroshot.py", *both):  # the best search counts, whichever is last
         assert f"| `p100x4/chainmm` | {1e3 * better['search']:.2f} | +10" in told
+
+
+def test_engine_study(tmp_path: Path) -> None:
+    results = tmp_path / "results.jsonl"
+    short = ("--probe-seconds", "0.5", "--search-seconds", "0.2", "--repeats", "2", "--traces", "2")
+    few = ("--train-seconds", "1", "--real-seconds", "1", "--assignments", "4", "--threads", "1")
+    known = (FOLDER / "results" / "engine-cpu.jsonl").read_text().splitlines()[-1]
+    results.write_text(known + "\n")
+    printed("engine_study.py", "run", "chainmm", *short, *few, "--results", str(results))
+    first, last = results.read_text().splitlines()
+    assert first == known
+    last = json.loads(last)
+    names = ["critical-path", "enumerative", "search"]
+    assert list(last["placed"]) == ["single", *names, "doppler-sim", "doppler-sys"]
+    assert list(last["fixed"]) == [*names, "doppler-sim", "doppler-sys"]
+    assert list(last["synchronous"]) == names
+    assert set(last["contention"]) <= {"matmul", "elementwise", "reduction"}
+    for mode, name in product(("placed", "fixed"), names):
+        row = last[mode][name]
+        assert len(row["runs"]) == 2
+        assert set(row["yardsticks"]) == set(row["yardsticks_std"])
+        assert row["yardsticks"]["schedule"] >= 1 - 1e-9
+        assert row["yardsticks"]["engine"] > 0.99
+    assert "| chainmm | " in printed("engine_study.py", "show", str(results))
+    results.write_text(json.dumps(last) + "\n")
+    tables = printed("engine_study.py", "show", str(results))
+    assert "| search, in fixed order: engine | " in tables
+    assert "| faster with barriers | " in tables
+    assert "| Pearson | " in tables
