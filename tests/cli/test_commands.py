@@ -1,5 +1,6 @@
 """What each command does when all is well."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from doppler.assignment import read_assignment
 from doppler.formats import read_graph
 from doppler.placers import lower_bounds
 from doppler.sim import Noise, SimConfig, Simulator, simulate
-from doppler.topology import Topology
+from doppler.topology import Topology, write_topology
 from doppler.trace import read_trace
 
 REFERENCE_TEXT = "4\n0,\n0, 1,\n1, 2,\n2,8,einsummable\n3,12,formation\n4,16\n"
@@ -231,6 +232,13 @@ def test_show_a_graph_with_its_own_costs(dop: Dop, tmp_path: Path) -> None:
     report = dop("show", "chain.txt", "--json").json()
     assert report["topology"] == "reference:4"
     assert report["lower_bound_s"] == 9
+
+
+def test_show_a_topology_with_contention(dop: Dop, tmp_path: Path) -> None:
+    topology = replace(Topology.preset("p100x4"), contention={"elementwise": 1.3})
+    write_topology(topology, tmp_path / "shared.json")
+    shown = dop("show", "shared.json").out
+    assert "kernels where all devices are busy: elementwise ×1.3" in shown
 
 
 def test_show_a_topology_by_name_and_by_file(dop: Dop, tmp_path: Path) -> None:

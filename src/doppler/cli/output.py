@@ -8,7 +8,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Timer
@@ -189,6 +189,11 @@ def amount(value: float, unit: str) -> str:
 def percent(value: float) -> str:
     """A share for people: 12.3 %."""
     return f"{100 * value:.1f} %"
+
+
+def factors(by_name: Mapping[str, float]) -> str:
+    """Factors with their names: `matmul ×1, reduction ×1.8`."""
+    return ", ".join(f"{name} ×{factor:.3g}" for name, factor in by_name.items())
 
 
 @contextmanager

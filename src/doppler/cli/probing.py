@@ -9,6 +9,7 @@ from doppler.cli.options import AsJson, Force, Seed
 from doppler.cli.output import (
     amount,
     announce,
+    factors,
     note,
     percent,
     print_json,
@@ -171,6 +172,8 @@ def _print(result: "ProbeResult") -> None:
         out.print(f"throughput of several transfers ({way}): off by {percent(off)}")
     off_by = ", ".join(f"{kind} {percent(off)}" for kind, off in errors.roofline.items())
     out.print(f"kernels alone, against flops and bytes: off by {off_by}")
+    if topology.contention:
+        out.print(f"kernels where all devices are busy: {factors(topology.contention)}")
     if result.runs:
         off_by = ", ".join(f"{kind} {percent(off)}" for kind, off in errors.held_out.items())
         out.print(

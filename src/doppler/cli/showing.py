@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from doppler.cli.options import AsJson, Probe, complete_topology
-from doppler.cli.output import amount, note, percent, print_json, seconds, stdout, table
+from doppler.cli.output import amount, factors, note, percent, print_json, seconds, stdout, table
 from doppler.cli.topologies import HERE, assumed_topology, find_topology
 from doppler.errors import ConfigError
 
@@ -269,8 +269,7 @@ def _print_topology(topology: "Topology") -> None:
     if topology.exec_s:
         out.print(f"kernels: {len(topology.exec_s)} measured")
     if topology.contention:
-        factors = ", ".join(f"{family} ×{f:.3g}" for family, f in topology.contention.items())
-        out.print(f"where all devices are busy: {factors}")
+        out.print(f"kernels where all devices are busy: {factors(topology.contention)}")
 
 
 def _alike(topology: "Topology") -> list[tuple[str, "Device"]]:
