@@ -37,12 +37,13 @@ from engine_tables import NAMES, SYNCHRONOUS, YARDSTICKS, Result, show
 
 import doppler as dp
 from doppler.assignment import Assignment
-from doppler.engine.engine import Engine, EngineConfig
+from doppler.engine.engine import MAX_PREPARED, Engine, EngineConfig
 from doppler.graph import Graph
 from doppler.machine import yardsticks
 from doppler.machine.probe import ProbeResult, probe, write_probe
 from doppler.machine.validation import diverse_assignments, validate
-from doppler.placers import ask_in_mode, bounds_of, make_placer
+from doppler.placers import bounds_of, make_placer
+from doppler.placers.modes import solve_in_mode
 from doppler.placers.search.annealing import AnnealingPlacer
 from doppler.placers.search.orders import OrderConfig, improve_order
 from doppler.placers.warm_up import warm_up_search
@@ -117,14 +118,16 @@ def study(name: str, args: argparse.Namespace) -> Result:
         result["ideal_ms"] = float(alone.busy_s().sum()) / devices * 1e3
         assignments = place_all(problem, engine, args)
         result["placed"] = measure(problem, engine, assignments, args, alone)
-        if args.assignments:
+        if args.assignments and not args.fixed_only:
             result["validation"] = validation(problem, engine, args)
-    some = {key: assignments[key] for key in SYNCHRONOUS}
+    some = {key: assignments[key] for key in SYNCHRONOUS if not args.fixed_only}
     with Engine(found.topology, args.backend, EngineConfig(synchronous=True)) as engine:
         result["synchronous"] = measure(problem, engine, some, args)
     ordered = place_in_order(problem, assignments, args)
     with Engine(found.topology, args.backend, EngineConfig(mode="fixed")) as engine:
         result["fixed"] = measure(problem, engine, ordered, args, alone)
+        if args.assignments:
+            result["validation_fixed"] = validation(problem, engine, args)
     result["study_s"] = perf_counter() - began
     print(f"  {result['study_s']:.0f} s in all", flush=True)
     return result
@@ -196,10 +199,10 @@ def place_in_order(
 ) -> dict[str, Assignment]:
     """The same for mode `fixed`: placers place for it, what was trained is put into an order."""
     found = {
-        name: ask_in_mode(make_placer(name), problem, "fixed").assignment for name in HEURISTICS
+        name: solve_in_mode(make_placer(name), problem, "fixed").assignment for name in HEURISTICS
     }
-    answer = ask_in_mode(AnnealingPlacer(), problem, "fixed", budget_s=args.search_seconds)
-    found["search"] = answer.assignment
+    solution = solve_in_mode(AnnealingPlacer(), problem, "fixed", budget_s=args.search_seconds)
+    found["search"] = solution.assignment
     for name in assignments.keys() - found.keys() - {"single"}:
         order = improve_order(problem, assignments[name], OrderConfig(evaluations=ORDERS))
         found[name] = replace(assignments[name], schedule=order.schedule)
@@ -278,10 +281,36 @@ def measure_yardsticks(
 
 
 def validation(problem: Problem, engine: Engine, args: argparse.Namespace) -> Result:
-    """How well the simulator predicts diverse assignments."""
-    graph, topology = problem.graph, problem.topology
+    """How well the simulator predicts diverse assignments, in the mode of the engine."""
+    graph, topology, mode = problem.graph, problem.topology, engine.config.mode
     chosen = diverse_assignments(graph, topology, args.assignments)
-    checked = validate(graph, topology, engine, chosen, repeats=args.check_repeats, warm_up=1)
+    config, groups = SimConfig(mode=mode), range(0, len(chosen), MAX_PREPARED)
+    found = [  # as many at a time as the engine keeps prepared
+        validate(
+            graph,
+            topology,
+            engine,
+            chosen[at : at + MAX_PREPARED],
+            repeats=args.check_repeats,
+            warm_up=1,
+            config=config,
+        )
+        for at in groups
+    ]
+    checked = replace(
+        found[0],
+        placers=tuple(name for each in found for name in each.placers),
+        failures=tuple(failure for each in found for failure in each.failures),
+        **{
+            key: np.concatenate([getattr(each, key) for each in found])
+            for key in ("measured_s", "spread_s", "predicted_s")
+        },
+    )
+    print(
+        f"  {len(checked.placers)} assignments, {mode}: mean error {checked.mape:.1%}, Spearman "
+        f"{checked.spearman:.3f}, best quarter {checked.best_spearman:.2f}",
+        flush=True,
+    )
     return {
         **{key: getattr(checked, key) for key in ("pearson", "spearman", "mape")},
         "best_spearman": checked.best_spearman,
@@ -311,6 +340,7 @@ def main() -> None:
     run.add_argument("--devices", type=int, default=2)
     run.add_argument("--links", default="host")
     run.add_argument("--assignments", type=int, default=100)
+    run.add_argument("--fixed-only", action="store_true", help="leave out what only dynamic needs")
     run.add_argument("--repeats", type=int, default=20)
     run.add_argument("--traces", type=int, default=20)
     run.add_argument("--check-repeats", type=int, default=3)

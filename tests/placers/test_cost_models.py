@@ -72,7 +72,7 @@ def test_no_placer_goes_below_the_bound_of_the_loaded_machine(
     topology = dp.Topology.uniform(2, flops_per_s=1e9, bandwidth_bytes_per_s=1e9)
     graph = dp.shard(dp.programs.ffnn(batch=64, features=16, hidden=64, classes=16), parts=2)
     problem = Problem(graph, replace(topology, contention=contention))
-    answer = ask(quick(name), problem)
+    answer = solve(quick(name), problem)
     for simulator in (Simulator(problem), ReferenceSimulator(problem)):
         makespan_s = simulator.run(graph, answer.assignment).makespan_s
         assert makespan_s >= max(bounds_of(problem).best_s, answer.bound_s) * BELOW
