@@ -21,7 +21,7 @@ from engine.running import (  # noqa: E402
 
 from doppler.engine.backends.workers import Job  # noqa: E402
 from doppler.engine.engine import Engine, EngineConfig  # noqa: E402
-from doppler.errors import EngineError, Interrupted  # noqa: E402
+from doppler.errors import EngineError, Interrupted, OutOfMemoryError  # noqa: E402
 from doppler.scheduler.choose import MODES  # noqa: E402
 
 STORY = (
@@ -325,9 +325,28 @@ def test_no_memory_for_the_tensors(
     with monkeypatch.context() as patch:
         patch.setattr(torch, "empty", empty)
         message = r"no 768 bytes of memory on cpu: DefaultCPUAllocator: can't allocate memory$"
-        with pytest.raises(EngineError, match=message):
+        with pytest.raises(OutOfMemoryError, match=message):
             engine.run(graph, assign(graph, DEVICES))
     assert_works(engine, spy)
+
+
+def test_memory_that_others_no_longer_need_is_freed(
+    engine: Engine, spy: Spy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Devices share memory for 1,536 bytes: 6 tensors on either, but not on both."""
+    graph, inputs, expected = chain()
+    real = torch.empty
+
+    def empty(size: Any, *arguments: Any, **options: Any) -> Any:
+        if options.get("dtype") is torch.uint8:
+            held = sum(x.numel() for x in spy._arenas._found.values())
+            if held + size > 1536:
+                raise RuntimeError("no more")
+        return real(size, *arguments, **options)
+
+    monkeypatch.setattr(torch, "empty", empty)
+    for devices in ([0] * 7, [1] * 7, [0] * 7):
+        assert_close(engine.execute(graph, assign(graph, devices), inputs).outputs, expected)
 
 
 def test_threads_that_cannot_be_started(

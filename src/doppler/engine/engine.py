@@ -20,7 +20,7 @@ from doppler.engine.backends.base import Backend
 from doppler.engine.backends.registry import make_backend
 from doppler.engine.loops import DynamicLoop, FixedLoop, Loop
 from doppler.engine.prepared import Loaded, Preparation, Prepared
-from doppler.errors import ConfigError
+from doppler.errors import ConfigError, OutOfMemoryError
 from doppler.graph.graph import Graph
 from doppler.problem import Problem
 from doppler.programs.numpy_ops import Array
@@ -298,9 +298,16 @@ class Engine:
             self._arena_bytes = needed
         while len(self._prepared) >= MAX_PREPARED:
             self._prepared.popitem(last=False)
-        self._prepared[key] = preparation.prepare(assignment, tables)
-        self._generation = self.backend.generation
-        return self._prepared[key]
+        try:
+            prepared = preparation.prepare(assignment, tables)
+        except OutOfMemoryError:
+            # Devices may share memory, and each has kept as much as any assignment needed there.
+            self._prepared.clear()
+            self.backend.free_arenas()
+            self._arena_bytes = list(tables.layout.arena_bytes)
+            prepared = preparation.prepare(assignment, tables)
+        self._prepared[key], self._generation = prepared, self.backend.generation
+        return prepared
 
     def _forget(self) -> None:
         self._problem = self._loaded = None

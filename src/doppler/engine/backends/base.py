@@ -7,7 +7,7 @@ import torch
 
 from doppler.base.arrays import FloatArray
 from doppler.engine.operands import Launch
-from doppler.errors import EngineError
+from doppler.errors import OutOfMemoryError
 from doppler.graph.graph import Graph
 from doppler.tasks import Tasks
 
@@ -130,8 +130,13 @@ class Backend(Protocol):
     def arena(self, device: int, size: int) -> torch.Tensor:
         """At least `size` bytes of a device's memory, the same in every call unless it has to grow.
 
-        Whoever uses it for another run uses the same bytes.
+        Whoever uses it for another run uses the same bytes. An `OutOfMemoryError` where there are
+        too few.
         """
+        ...
+
+    def free_arenas(self) -> None:
+        """Give up all arenas."""
         ...
 
     def stop(self) -> None:
@@ -163,8 +168,8 @@ class Arenas:
             try:
                 self._found[device] = torch.empty(size, dtype=torch.uint8, device=where)
             except RuntimeError as error:
-                reason = str(error).strip().split("\n")[0]
-                raise EngineError(f"no {size} bytes of memory on {where}: {reason}") from None
+                reason = str(error).strip().split("\n")[0].split(". ")[0]
+                raise OutOfMemoryError(f"no {size} bytes of memory on {where}: {reason}") from None
         return self._found[device]
 
     def clear(self) -> None:

@@ -169,6 +169,10 @@ class CpuBackend:
         """
         return self._arenas.get(device, size, torch.device("cpu"))
 
+    def free_arenas(self) -> None:
+        """Give up all arenas."""
+        self._arenas.clear()
+
     def stop(self) -> None:
         """Drop what has not begun, wait a moment for the rest, then put others in its place."""
         until = perf_counter() + self.grace_s

@@ -96,11 +96,11 @@ class CudaBackend:
             raise EngineError("work of an earlier run is still on the GPU", hint="try again later")
         with _as_engine_errors():
             self._remember()
-            for gpu in self._wiring.whole:
-                torch.cuda.synchronize(gpu)
             plan.count_run()
             self._plan, self._timed, self._starts = plan, timed, plan.starts(timed=timed)
             self._ends = plan.ends(timed=timed)
+            for gpu in self._wiring.whole:
+                torch.cuda.synchronize(gpu)
             self.idle_s = 0.0
             self._start_clock()
 
@@ -216,6 +216,10 @@ class CudaBackend:
     def arena(self, device: int, size: int) -> torch.Tensor:
         """At least `size` bytes of a device's memory."""
         return self._arenas.get(device, size, _where(self._gpus[device]))
+
+    def free_arenas(self) -> None:
+        """Give up all arenas."""
+        self._arenas.clear()
 
     # Completions.
 

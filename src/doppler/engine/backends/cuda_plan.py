@@ -258,6 +258,7 @@ def _capture(launches: Calls, stream: torch.cuda.Stream, pool: Any) -> Launch | 
                 launch()
         finally:
             graph.capture_end()
+        graph.replay()  # the first time takes longer
     except RuntimeError:  # a kernel that waits for the device, or asks it something
         return None
     return graph.replay

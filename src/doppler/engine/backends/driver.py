@@ -38,6 +38,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {  # symbols as cuda.h 13.0 maps them;
     "cuGraphDestroy": (c_void_p,),
     "cuGraphExecDestroy": (c_void_p,),
     "cuGraphLaunch": (c_void_p, c_void_p),
+    "cuGraphUpload": (c_void_p, c_void_p),
     "cuDeviceGetDevResource": (c_int, c_void_p, c_int),
     "cuDevSmResourceSplitByCount": (c_void_p, c_void_p, c_void_p, c_void_p, c_uint, c_uint),
     "cuDevResourceGenerateDesc": (c_void_p, c_void_p, c_uint),
@@ -131,6 +132,7 @@ class Captured:
         assert found.value is not None
         self._handle, self._stream = found.value, stream
         self._launch = _function("cuGraphLaunch")
+        _call("cuGraphUpload", self._handle, stream)  # or the first launch does that
 
     def __call__(self) -> None:
         """Queue the work."""

@@ -139,6 +139,9 @@ class NullBackend:
         """Nothing to allocate."""
         return None
 
+    def free_arenas(self) -> None:
+        """Nothing to free."""
+
     def stop(self) -> None:
         """Forget what runs."""
         self._running = []
