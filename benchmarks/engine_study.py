@@ -5,6 +5,10 @@ gave (one device, critical path, EnumOpt, search, the policy trained on the simu
 after Stage III on the engine), run each in both modes, `dynamic` also with a barrier after every
 level, and run many diverse assignments to see how well the simulator predicts.
 
+Of training there are two rows each: `doppler-sim` and `doppler-sys` are the best assignments met in
+the run, `policy-sim` and `policy-sys` what the policy places by itself at the end. Stage III begins
+with the best of `doppler-sim` and `search`, and is to end no worse.
+
     python benchmarks/engine_study.py run --backend cuda --partitions 4 --results gpu.jsonl
     python benchmarks/engine_study.py run --backend cpu --results cpu.jsonl  # small, two cores
     python benchmarks/engine_study.py show gpu.jsonl
@@ -52,6 +56,7 @@ from doppler.programs.registry import workload
 from doppler.sim import SimConfig, Simulator
 from doppler.trace import Trace
 from doppler.training.config import TrainConfig
+from doppler.training.real import greedy
 from doppler.training.trainer import Trainer
 
 SIZES: dict[str, dict[str, dict[str, int]]] = {  # large enough to keep a device busy
@@ -182,16 +187,30 @@ def place_all(problem: Problem, engine: Engine, args: argparse.Namespace) -> dic
     for _ in trainer.run():
         pass
     found["doppler-sim"] = trainer.records[0].best()
+    found["policy-sim"] = placed_greedily(trainer)
     print(f"  trained for {trainer.seconds:.0f} s", flush=True)
     if not args.real_seconds:
         return found
     config = replace(config, stages=("real",), seconds=args.real_seconds)
-    starts = [found["doppler-sim"]]
+    starts = [found["doppler-sim"], found["search"]]
     real = Trainer(both, config, policy=trainer.policy, executor=engine, starts=starts)
     for _ in real.run():
         pass
     found["doppler-sys"] = real.records[0].best()
+    found["policy-sys"] = placed_greedily(real)
+    measured = real.records[0].measured()
+    assert measured is not None
+    print(
+        f"  Stage III: {measured.executions} executions, the best first met after "
+        f"{measured.best_after}",
+        flush=True,
+    )
     return found
+
+
+def placed_greedily(trainer: Trainer) -> Assignment:
+    """What the policy places by itself, without a search or samples."""
+    return greedy(trainer.policy, trainer.records[0], trainer.config)
 
 
 def place_in_order(

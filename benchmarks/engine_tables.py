@@ -52,6 +52,8 @@ def _show_placed(some: list[Result]) -> None:
 
 def _show_barriers(some: list[Result]) -> None:
     """What work conservation saves; where that is negative, barriers are faster."""
+    if not all(r["synchronous"] for r in some):
+        return
     for name in SYNCHRONOUS:
         _row(f"{name}, bulk-synchronous", [_spread(r["synchronous"][name]) for r in some])
         _row(
@@ -62,7 +64,7 @@ def _show_barriers(some: list[Result]) -> None:
 
 
 def _show_validation(some: list[Result]) -> None:
-    """How well the simulator predicts."""
+    """How well the simulator predicts, in dynamic mode."""
     checks = [r["validation"] for r in some]
     _row("assignments validated", [str(len(c["measured_ms"])) for c in checks])
     _row("Pearson", [f"{c['pearson']:.4f}" for c in checks])

@@ -39,7 +39,8 @@ from doppler.policies.dual import DualPolicy, PolicyConfig, make_policy
 from doppler.problem import Problem
 from doppler.sim import Simulator
 from doppler.topology import Topology
-from doppler.training.config import PRESETS, TrainConfig
+from doppler.training.config import TrainConfig
+from doppler.training.presets import PRESETS
 from doppler.training.trainer import Trainer
 
 FOUR = tuple(f"p100x4/{name}" for name in ("chainmm", "ffnn", "llama-block", "llama-layer"))

@@ -45,7 +45,8 @@ from doppler.programs import random_dag
 from doppler.sim import Simulator
 from doppler.topology import read_topology
 from doppler.training.api import placer_of
-from doppler.training.config import POLICIES, TrainConfig, preset
+from doppler.training.config import TrainConfig
+from doppler.training.presets import POLICIES, preset
 from doppler.training.trainer import Trainer
 
 EPISODES = {"chainmm": 4000, "ffnn": 4000, "llama-block": 8000, "llama-layer": 8000}  # Sec. 6.1

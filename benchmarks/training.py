@@ -26,8 +26,9 @@ from doppler.policies.dual import make_policy
 from doppler.problem import Problem
 from doppler.programs import random_dag
 from doppler.topology import Topology, read_topology
-from doppler.training.config import TrainConfig, preset
+from doppler.training.config import TrainConfig
 from doppler.training.per_step import reinforce_by_steps
+from doppler.training.presets import preset
 from doppler.training.trainer import UPDATES, Trainer, Update
 
 Pair = tuple[Graph, Topology]

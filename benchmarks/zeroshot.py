@@ -61,7 +61,7 @@ from doppler.runs.validation_set import listed_s
 from doppler.sim import Simulator
 from doppler.topology import Topology
 from doppler.training.api import pretraining, starting_policy
-from doppler.training.config import PRESETS
+from doppler.training.presets import PRESETS
 from doppler.training.trainer import Trainer
 
 SIZES = (200, 2_000, 20_000)

@@ -27,6 +27,7 @@ SHARED_MODULES = {
     "kernels": "kernels of vertices: their torch code, and their measured speed",
     "memory": "memory of devices: drawn, bounded, tracked",
     "placers": "placers, and their conformance suite",
+    "presets": "values that come with the package: machines, and configurations",
     "reference": "the readable twin of compiled code",
     "registry": "the package's names, and what they stand for",
     "rivals": "the learned competitors: their policies, and placers that use them",

@@ -6,6 +6,7 @@ import sys
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
@@ -92,13 +93,14 @@ def test_engine_study(tmp_path: Path) -> None:
     few = ("--train-seconds", "1", "--real-seconds", "1", "--assignments", "4", "--threads", "1")
     known = (FOLDER / "results" / "engine-cpu.jsonl").read_text().splitlines()[-1]
     results.write_text(known + "\n")
-    printed("engine_study.py", "run", "chainmm", *short, *few, "--results", str(results))
+    printed("engine_study.py", ("run", "chainmm", *short, *few, "--results", str(results)))
     first, last = results.read_text().splitlines()
     assert first == known
     last = json.loads(last)
     names = ["critical-path", "enumerative", "search"]
-    assert list(last["placed"]) == ["single", *names, "doppler-sim", "doppler-sys"]
-    assert list(last["fixed"]) == [*names, "doppler-sim", "doppler-sys"]
+    trained = ["doppler-sim", "policy-sim", "doppler-sys", "policy-sys"]
+    assert list(last["placed"]) == ["single", *names, *trained]
+    assert list(last["fixed"]) == [*names, *trained]
     assert list(last["synchronous"]) == names
     assert set(last["contention"]) <= {"matmul", "elementwise", "reduction"}
     for mode, name in product(("placed", "fixed"), names):
@@ -107,9 +109,28 @@ def test_engine_study(tmp_path: Path) -> None:
         assert set(row["yardsticks"]) == set(row["yardsticks_std"])
         assert row["yardsticks"]["schedule"] >= 1 - 1e-9
         assert row["yardsticks"]["engine"] > 0.99
-    assert "| chainmm | " in printed("engine_study.py", "show", str(results))
+    assert "| chainmm | " in printed("engine_study.py", ("show", str(results)))[0]
     results.write_text(json.dumps(last) + "\n")
-    tables = printed("engine_study.py", "show", str(results))
+    (tables,) = printed("engine_study.py", ("show", str(results)))
     assert "| search, in fixed order: engine | " in tables
     assert "| faster with barriers | " in tables
     assert "| Pearson | " in tables
+
+
+def test_stage_three(tmp_path: Path) -> None:
+    results = tmp_path / "results.jsonl"
+    tiny = ("--size", "size=64", "--parts", "2", "--episodes", "8", "--seeds", "1")
+    short = ("--repeats", "2", "--train-seconds", "0.5", "--threads", "1")
+    where = ("--topology", "p100x4", "--results", str(results))
+    printed("stage3.py", ("run", "chainmm", *tiny, *short, *where))
+    lines = [json.loads(line) for line in results.read_text().splitlines()]
+    assert [(line["mode"], line["form"]) for line in lines] == [
+        *(("dynamic", "guarded"), ("dynamic", "plain")),
+        *(("fixed", "guarded"), ("fixed", "plain")),
+    ]
+    for line in lines:
+        assert 1 <= line["best_after"] <= line["executions"]
+        assert (line["executions"] == 8) == (line["form"] == "plain")
+        assert np.mean(line["ms"]["best"]) <= 1.1 * np.mean(line["ms"]["start"])
+    (shown,) = printed("stage3.py", ("show", str(results)))
+    assert "| chainmm | fixed | plain | 1 | 8 | " in shown

@@ -178,8 +178,8 @@ def test_configs_hold_plain_numbers(config):
 def test_training_configs_hold_plain_numbers_and_can_be_written():
     pytest.importorskip("torch")
     from doppler.datasets.recipe import Recipe
-    from doppler.training.config import POLICIES
     from doppler.training.config_io import config_from, config_to
+    from doppler.training.presets import POLICIES
 
     for presets in POLICIES.values():
         for config in presets.values():

@@ -42,6 +42,7 @@ pool = 4
 moves = 10
 """
 FEW = QUICK.replace("[policy]\nwidth = 4\nrounds = 1\n", "")  # of the shipped policy's shape
+MODE = "stage real runs in mode fixed; --mode sets it\n"
 FROM_NOTHING = (
     "training starts from nothing, stages imitation,sim: the policy that comes with doppler has "
     "another shape; --from names a policy to start from\n"
@@ -212,10 +213,11 @@ def test_the_real_system(dop: Dop, here: Path) -> None:
     more = ("--from", "parent", "--backend", "null", "--episodes", "16")
     result = dop("train", "graph.json", *quick, "real", *more, "-o", "real")
     assert (result.code, result.err) == (
-        *(0, "training starts from the policy of `parent`, stages real\n"),
+        *(0, "training starts from the policy of `parent`, stages real\n" + MODE),
     )
     assert "simulated with measured costs; trained policy: placer doppler:real" in result.out
-    for word in ("measured", "speedup", "runs", "failed", "simulator off by", "±"):
+    heads = ("best of the run", "first run after", "policy", "start", "speedup", "runs", "failed")
+    for word in (*heads, "simulator off by", "±"):
         assert word in result.out
     place = "dop place graph.json --topology real/best/random-dag-12@p100x4.topology.json"
     assert place in result.out
@@ -228,10 +230,29 @@ def test_the_real_system(dop: Dop, here: Path) -> None:
     whole = ("imitation,sim,real", "--backend", "null", "--episodes", "8", "--json")
     (row,) = dop("train", "graph.json", *quick, *whole, "-o", "whole").json()["exercises"]
     assert (row["episodes"], row["gap"]) == (24 + 8, None)
-    assert row["measured"]["runs"] > 8
+    assert row["measured"]["executions"] > row["measured"]["runs"] > 8
+    assert 1 <= row["measured"]["best_after"] <= row["measured"]["executions"]
+    assert row["measured"]["policy_s"] > 0
     assert row["simulated_makespan_s"] is not None
     assert row["policy_makespan_s"] is not None
     assert row["makespan_s"] > 0
+
+
+def test_the_real_system_as_in_the_paper(dop: Dop, here: Path) -> None:
+    """One run per episode; what the policy samples is told apart from the best of the run."""
+    dop("train", "graph.json", "--config", "quick.toml", "-o", "parent")
+    common = ("train", "graph.json", "-t", "p100x4", "--from", "parent", "--preset", "paper")
+    more = ("--stages", "real", "--backend", "null", "--episodes", "9", "--mode", "fixed")
+    (row,) = dop(*common, *more, "-o", "plain", "--json").json()["exercises"]
+    found = row["measured"]
+    assert (found["runs"], found["executions"], found["policy_s"]) == (9, 9, None)
+    assert found["sampled_s"] >= row["makespan_s"] > 0
+    assert config(here / "plain")["real"]["mode"] == "fixed"
+    shown = dop(*common, *more, "-o", "shown")
+    assert (shown.code, "topology.json" in shown.out, " sampled" in shown.out) == (0, False, True)
+    assert "mode" not in shown.err
+    assert "--mode is for stage `real`" in dop(*common, *more[4:], "-o", "x").err
+    assert "no mode named `fast`" in dop(*common, *more[:-1], "fast", "-o", "x").err
 
 
 def test_what_is_shown_of_the_real_system() -> None:
@@ -250,10 +271,15 @@ def test_what_is_shown_of_the_real_system() -> None:
         lr=1e-3,
         spread_s=0.0003,
         runs=21,
+        executions=30,
+        best_after=12,
         failures=2,
         replaced=1,
         speedup=1.1,
         sim_error=0.05,
+        sampled_s=0.018,
+        policy_s=None,
+        start_s=None,
     )
     view = TrainingView(["graph@machine"], 20.0, last_stage="real", live=False)
     view.show(progress)

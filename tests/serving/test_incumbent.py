@@ -87,6 +87,17 @@ def test_an_incumbent_that_fails_gives_way_to_the_first() -> None:
     assert state.fates == {digest(SECOND): FAILED}
 
 
+def test_a_final_race_decides() -> None:
+    state = incumbent()
+    race(state, SECOND, 1.0)
+    state.conclude(SECOND, [1.0, 1.2], [2.0, 2.4])
+    assert (state.mean_s, state.speedup) == (1.1, 2.0)
+    state.conclude(FIRST, [2.0, 2.2], [2.0, 2.2])
+    assert np.array_equal(state.devices, FIRST)
+    assert (state.mean_s, state.speedup) == (2.1, 1.0)
+    assert state.fates == {digest(SECOND): LOST}
+
+
 @pytest.mark.parametrize("runs", range(6))
 def test_it_resumes_in_the_middle_of_a_race(runs: int) -> None:
     state = incumbent(settle=1)

@@ -16,6 +16,7 @@ from doppler.serving.race import (
     Race,
     looks,
     probability_not_faster,
+    winner,
 )
 
 Draw = Callable[[np.random.Generator], float]
@@ -105,6 +106,18 @@ def test_the_test_is_welchs() -> None:
         a, b = rng.normal(1.0, 0.1, sizes[0]), rng.normal(1.05, 0.3, sizes[1])
         expected = ttest_ind(a, b, equal_var=False, alternative="less").pvalue
         assert probability_not_faster(list(a), list(b)) == pytest.approx(expected)
+
+
+def test_the_first_one_wins_unless_beaten_by_more_than_the_noise() -> None:
+    assert winner([[2.0, 2.1]], 0.95) == 0
+    assert winner([[2.0, 2.1, 2.2], [1.0, 1.1, 1.2], [1.5, 1.6, 1.7]], 0.95) == 1
+    assert winner([[2.0, 2.1, 2.2], [1.9, 2.0, 2.1]], 0.95) == 0
+    assert winner([[2.0, 2.0], [1.9, 1.9], [1.8, 1.8]], 0.95) == 2
+    sure, unsure = [1.0, 1.01, 1.02], [0.1, 0.2, 2.6]
+    assert winner([[1.2, 1.21, 1.22], unsure, sure], 0.95) == 2  # the lowest mean is not enough
+    rng, trials = np.random.default_rng(4), 1500
+    lost = sum(winner(rng.lognormal(0, 0.2, (4, 10)).tolist(), 0.95) > 0 for _ in range(trials))
+    assert 0 < lost / trials < 0.05
 
 
 def test_mistakes() -> None:

@@ -12,14 +12,9 @@ pytest.importorskip("torch")
 from doppler.errors import ConfigError, FormatError
 from doppler.policies.dual import PolicyConfig
 from doppler.sim import Noise
-from doppler.training.config import (
-    PRESETS,
-    ExpertConfig,
-    ReinforceConfig,
-    TrainConfig,
-    preset,
-)
+from doppler.training.config import ExpertConfig, ReinforceConfig, TrainConfig
 from doppler.training.config_io import config_from, config_to, read_document
+from doppler.training.presets import PRESETS, preset
 
 ODD = TrainConfig(
     stages=("sim",),

@@ -1,6 +1,5 @@
 """Stage III: what is measured teaches, and a safe incumbent whatever happens."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from training.machines import MACHINE, REAL, Flaky, limping, machine, small, trials_of  # noqa: E402
 from training.tiny import CONFIG, graph, resumed, rows, take, trained  # noqa: E402
 
 from doppler.assignment import Assignment, read_assignment  # noqa: E402
@@ -19,76 +19,21 @@ from doppler.errors import (  # noqa: E402
     EngineError,
     GraphError,
     OutOfMemoryError,
-    TrainingError,
 )
 from doppler.graph import Graph  # noqa: E402
+from doppler.placers.search.annealing import AnnealingPlacer  # noqa: E402
+from doppler.policies.configs import for_devices  # noqa: E402
 from doppler.policies.dual import make_policy  # noqa: E402
-from doppler.programs import ffnn  # noqa: E402
+from doppler.policies.kinds import make_any  # noqa: E402
+from doppler.problem import Problem  # noqa: E402
 from doppler.runs.run import resume_run, start_run  # noqa: E402
-from doppler.serving.prediction import Predictor  # noqa: E402
-from doppler.serving.trials import Trials  # noqa: E402
-from doppler.sharding import shard  # noqa: E402
-from doppler.sim import Noise, SimConfig, Simulator  # noqa: E402
-from doppler.topology import Topology  # noqa: E402
+from doppler.sim import Simulator  # noqa: E402
 from doppler.topology.presets import read_topology  # noqa: E402
 from doppler.trace import Trace, read_trace  # noqa: E402
 from doppler.training.api import make_manifest, resume, train  # noqa: E402
-from doppler.training.config import RealConfig, TrainConfig  # noqa: E402
+from doppler.training.config import TrainConfig  # noqa: E402
 from doppler.training.real import gains, pick  # noqa: E402
 from doppler.training.trainer import RealProgress, Trainer  # noqa: E402
-
-MACHINE = Topology.preset("p100x4")
-NOISE = Noise(exec_sigma=0.02, transfer_sigma=0.05)
-REAL = replace(
-    CONFIG,
-    stages=("real",),
-    real=RealConfig(episodes=20, batch=4, samples=8, plain=1, moves=20, lessons=2, max_runs=4),
-)
-
-
-def small() -> Graph:
-    """A graph whose vertices say what they execute."""
-    return shard(ffnn(batch=4096, hidden=8192), 4)
-
-
-def limping(topology: Topology = MACHINE) -> Topology:
-    """The same machine, but for the first device at half its speed, and links at a third."""
-    devices = [
-        replace(
-            device,
-            flops_per_s={k: v / (2 if i == 0 else 1) for k, v in device.flops_per_s.items()},
-            memory_bytes_per_s=device.memory_bytes_per_s / (2 if i == 0 else 1),
-        )
-        for i, device in enumerate(topology.devices)
-    ]
-    links = [
-        replace(link, bandwidth_bytes_per_s=link.bandwidth_bytes_per_s / 3)
-        for link in topology.links
-    ]
-    return replace(topology, devices=tuple(devices), links=tuple(links))
-
-
-def machine(noise: Noise = NOISE) -> Simulator:
-    return Simulator(limping(), SimConfig(noise=noise))
-
-
-class Flaky:
-    """An executor that refuses some assignments, and says what it ran."""
-
-    def __init__(self, inner: Any, refuse: Callable[[np.ndarray, int], Exception | None]) -> None:
-        self.inner, self.refuse = inner, refuse
-        self.ran: list[bytes] = []
-
-    def run(self, graph: Graph, assignment: Assignment, seed: int = 0) -> Trace:
-        self.ran.append(assignment.devices.tobytes())
-        if (error := self.refuse(assignment.devices, len(self.ran))) is not None:
-            raise error
-        trace: Trace = self.inner.run(graph, assignment, seed)
-        return trace
-
-
-def trials_of(work: Graph, executor: Any, config: RealConfig = REAL.real) -> Trials:
-    return Trials(executor, work, MACHINE, config, Predictor(work, MACHINE, SimConfig()))
 
 
 def run_of(work: Graph, config: TrainConfig, path: Path, parent: Path | None = None) -> Path:
@@ -142,6 +87,8 @@ def test_stopped_anywhere_it_ends_the_same(tmp_path: Path, work: Graph) -> None:
         for kind in ("assignment", "trace", "topology"):
             name = f"best/{label}.{kind}.json"
             assert (path / name).read_bytes() == (straight / name).read_bytes()
+        assert rows(path)[-1]["policy_s"] > 0
+        assert all(row["policy_s"] is row["start_s"] is None for row in rows(path)[:-1])
         mine, theirs = (load(p / "state.safetensors") for p in (path, straight))
         assert mine.keys() == theirs.keys()
         assert all(torch.equal(mine[key], theirs[key]) for key in mine)
@@ -157,7 +104,7 @@ def start_real(work: Graph, path: Path, parent: Path) -> Any:
     from doppler.training.api import starting_assignments, starting_policy
 
     policy = starting_policy(parent)
-    manifest = make_manifest([work], [MACHINE], REAL, policy=policy)
+    manifest = make_manifest([work], [MACHINE], REAL, policy=policy, executor=machine())
     return start_run(
         manifest,
         path,
@@ -223,48 +170,6 @@ def test_what_fails_is_a_bad_reward_and_no_more() -> None:
     assert not (trainer.records[0].best_devices == 3).any()
 
 
-def test_penalties() -> None:
-    work = graph()
-    devices = np.where(work.is_input, -1, 0)
-    slow = np.where(work.is_input, -1, np.arange(work.num_vertices) % 3)
-    bad = np.where(work.is_input, -1, 3)
-    executor = Flaky(machine(), lambda d, _: EngineError("broken") if (d == 3).any() else None)
-    trials = trials_of(work, executor)
-    trials.begin([bad, devices])
-    assert np.array_equal(trials.devices, devices)
-    assert trials.failures == 1
-    found = trials.measure(np.stack([slow, bad]))
-    assert trials.failures == 1
-    assert found[1] == np.inf
-    assert trials.penalized(found)[1] == 2 * max(found[0], trials.worst_s)
-    assert not trials.challenge(bad)
-    assert (trials.failures, np.array_equal(trials.devices, devices)) == (2, True)
-    before = len(executor.ran)
-    assert trials.measure(bad[None]) == [np.inf]  # it is not tried again
-    assert len(executor.ran) == before
-
-
-def test_an_incumbent_that_fails_again_and_again_ends_it() -> None:
-    work = graph()
-    first = np.where(work.is_input, -1, 0)
-    broken: list[bool] = []
-    executor = Flaky(machine(), lambda *_: EngineError("the fan stopped") if broken else None)
-    trials = trials_of(work, executor)
-    trials.begin([first])
-    broken.append(True)
-    with pytest.raises(TrainingError, match="failed 3 times in a row: the fan stopped") as caught:
-        trials.measure_incumbent()
-    assert caught.value.hint
-    assert trials.failures == 3
-    once = trials_of(work, Flaky(machine(), lambda _, n: EngineError("x") if n == 6 else None))
-    once.begin([first])
-    for _ in range(4):
-        once.measure_incumbent()
-    assert once.failures == 1
-    with pytest.raises(TrainingError, match=r"no assignment of .* runs: the fan stopped"):
-        trials_of(work, executor).begin([first])
-
-
 def test_noise_alone_seldom_replaces_the_incumbent() -> None:
     """Every assignment takes the same time, but for noise of 5 %."""
 
@@ -283,6 +188,58 @@ def test_noise_alone_seldom_replaces_the_incumbent() -> None:
     last = list(trainer.run())[-1]
     assert isinstance(last, RealProgress)
     assert last.replaced <= 3  # of 40
+
+
+class Jitter:
+    """An executor some of whose runs take half as long again, as where others use the machine."""
+
+    def __init__(self, seed: int) -> None:
+        self.inner, self.rng = Simulator(MACHINE), np.random.default_rng(seed)
+
+    def run(self, graph: Graph, assignment: Assignment, seed: int = 0) -> Trace:
+        trace = self.inner.run(graph, assignment)
+        factor = (1 + 0.05 * self.rng.standard_normal()) * (1.5 if self.rng.random() < 0.4 else 1)
+        times = {name: getattr(trace, name) * factor for name in ("ready_s", "begin_s", "end_s")}
+        return replace(trace, **times)
+
+
+@pytest.mark.parametrize("seed", [3, 7])
+def test_it_never_ends_worse_than_its_start(seed: int) -> None:
+    """Of so many races some are won by chance; a final race against the start undoes that.
+
+    Three fast runs of a challenger and three slow ones of the incumbent are enough: their spreads
+    are then small, and the difference looks certain.
+    """
+    work, truth = graph(), Simulator(MACHINE)
+    start = AnnealingPlacer().place(Problem(work, MACHINE), seed=0)
+    real = replace(REAL.real, episodes=200, max_runs=8)
+    best_s = []
+    for final_runs in (0, 10):
+        config = replace(REAL, seed=seed, real=replace(real, final_runs=final_runs))
+        policy = make_policy(config.policy, 0)
+        trainer = Trainer(
+            [(work, MACHINE)], config, policy=policy, executor=Jitter(seed), starts=[start]
+        )
+        last = list(trainer.run())[-1]
+        best_s.append(truth.run(work, trainer.records[0].best()).makespan_s)
+    start_s = truth.run(work, start).makespan_s
+    assert best_s[0] > 1.1 * start_s  # races alone let it pass
+    assert best_s[1] == start_s
+    assert isinstance(last, RealProgress)
+    assert last.best_s == last.start_s
+    assert last.speedup == 1.0
+
+
+def test_executions_until_the_best_was_first_run() -> None:
+    work, config = graph(), replace(REAL, real=replace(REAL.real, episodes=40, final_runs=0))
+    executor = Flaky(machine(), lambda *_: None)
+    policy = make_policy(config.policy, 0)
+    trainer = Trainer([(work, MACHINE)], config, policy=policy, executor=executor)
+    last = list(trainer.run())[-1]
+    assert isinstance(last, RealProgress)
+    assert last.executions == len(executor.ran) > last.runs
+    best = trainer.records[0].best_devices.tobytes()
+    assert last.best_after == 1 + executor.ran.index(best)
 
 
 def test_gains_are_against_the_others_and_less_in_noise() -> None:
@@ -331,8 +288,68 @@ def test_the_engine_is_made_where_no_executor_is_given(tmp_path: Path) -> None:
         train(graph(), MACHINE, config, start=policy, executor=engine)
 
 
+@pytest.mark.parametrize("kind", ["doppler", "gdp", "placeto"])
+def test_in_the_paper_preset_an_episode_is_one_run(kind: str) -> None:
+    from doppler.training.presets import preset
+
+    config = replace(preset("paper", kind), stages=("real",), threads=1)
+    config = replace(config, real=replace(config.real, episodes=7))
+    executor = Flaky(machine(), lambda _, n: EngineError("x") if n in (1, 4) else None)
+    trainer = Trainer(
+        [(graph(), MACHINE)],
+        config,
+        policy=make_any(for_devices(config.policy, 4), 0),
+        executor=executor,
+        starts=[Assignment(np.where(graph().is_input, -1, 0))],
+    )
+    seen = list(trainer.run())
+    assert [progress.episodes for progress in seen] == list(range(1, 8))
+    assert all(isinstance(progress, RealProgress) for progress in seen)
+    last = seen[-1]
+    assert isinstance(last, RealProgress)
+    assert len(executor.ran) == last.runs == last.executions == 7
+    assert (last.failures, last.policy_s, last.start_s, last.sim_error) == (2, None, None, None)
+    assert np.isfinite([progress.mean_s for progress in seen]).all()
+    best = trainer.records[0].best_devices.tobytes()
+    assert last.best_after == 1 + executor.ran.index(best)
+    assert last.best_s == min(p.least_s for i, p in enumerate(seen) if i not in (0, 3))
+    assert trainer.records[0].recalibrated() is None
+
+
+def test_the_paper_preset_on_disk(tmp_path: Path) -> None:
+    from doppler.training.presets import preset
+
+    work = small()
+    config = replace(preset("paper"), stages=("real",), threads=1)
+    config = replace(config, real=replace(config.real, episodes=6, backend="null"))
+    start = train(work, MACHINE, replace(CONFIG, stages=("imitation",)))
+    train(work, MACHINE, config, out=tmp_path / "run", start=start)
+    assert (len(rows(tmp_path / "run")), rows(tmp_path / "run")[-1]["executions"]) == (6, 6)
+    kinds = {path.name.split(".")[-2] for path in (tmp_path / "run/best").iterdir()}
+    assert kinds == {"assignment"}  # only makespans were measured
+    resume(tmp_path / "run", episodes=2)
+    assert rows(tmp_path / "run")[-1]["executions"] == 8
+
+
+def test_the_paper_preset_with_a_final_race() -> None:
+    from doppler.training.presets import preset
+
+    work = graph()
+    good = AnnealingPlacer().place(Problem(work, MACHINE), seed=0)
+    config = replace(preset("paper"), stages=("real",), policy=CONFIG.policy, threads=1)
+    config = replace(config, real=replace(config.real, episodes=5, final_runs=4))
+    executor = Flaky(Simulator(MACHINE), lambda *_: None)
+    policy = make_policy(config.policy, 0)
+    trainer = Trainer([(work, MACHINE)], config, policy=policy, executor=executor, starts=[good])
+    last = list(trainer.run())[-1]
+    assert isinstance(last, RealProgress)
+    assert (last.runs - 5) % 4 == (len(executor.ran) - 5) % 5 == 0
+    assert np.array_equal(trainer.records[0].best_devices, good.devices)
+    assert last.policy_s >= last.start_s == last.best_s
+
+
 def test_the_paper_preset() -> None:
-    from doppler.training.config import preset
+    from doppler.training.presets import preset
 
     config = replace(preset("paper"), stages=("real",), policy=CONFIG.policy, threads=1)
     config = replace(config, real=replace(config.real, episodes=4))
@@ -358,6 +375,8 @@ def test_mistakes(tmp_path: Path) -> None:
         ({"plain": 5}, "plain must be at most batch"),
         ({"moves": -1}, "real.moves is -1"),
         ({"repeats": 0}, "real.repeats is 0"),
+        ({"final_runs": 1}, "real.final_runs is 1"),
+        ({"guarded": False}, "episodes are all that runs"),
         ({"max_runs": 2}, "at least 3"),
         ({"confidence": 1.5}, "confidence is 1.5"),
         ({"timeout_s": 0.0}, "timeout_s is 0"),

@@ -26,10 +26,11 @@ from doppler.sim import Simulator, simulate
 from doppler.testing import PlacerContract
 from doppler.topology import Topology
 from doppler.training.api import train
-from doppler.training.config import POLICIES, TrainConfig, preset
+from doppler.training.config import TrainConfig
 from doppler.training.config_io import config_from, config_to
 from doppler.training.exercise import Exercise
 from doppler.training.imitation import imitate
+from doppler.training.presets import POLICIES, preset
 from doppler.training.trainer import Trainer
 
 RIVALS = ("placeto", "placeto-pretrain", "gdp", "seq2seq")

@@ -21,17 +21,11 @@ from doppler.policies.dual import DualPolicy, PolicyConfig
 from doppler.programs.random_dag import random_dag
 from doppler.sim import Noise, Simulator
 from doppler.topology import Topology, read_topology
-from doppler.training.config import (
-    PRESETS,
-    ExpertConfig,
-    ImitationConfig,
-    ReinforceConfig,
-    TrainConfig,
-    preset,
-)
+from doppler.training.config import ExpertConfig, ImitationConfig, ReinforceConfig, TrainConfig
 from doppler.training.exercise import Exercise
 from doppler.training.exercise_record import ExerciseRecord
 from doppler.training.imitation import imitate
+from doppler.training.presets import PRESETS, preset
 from doppler.training.reinforce import advantages, between, reinforce
 from doppler.training.trainer import Trainer
 

@@ -17,7 +17,8 @@ from doppler.policies.arrays.config import PolicyConfig  # noqa: E402
 from doppler.runs.manifest import read_manifest  # noqa: E402
 from doppler.topology import Topology  # noqa: E402
 from doppler.training.api import pretraining, train  # noqa: E402
-from doppler.training.config import TrainConfig, preset  # noqa: E402
+from doppler.training.config import TrainConfig  # noqa: E402
+from doppler.training.presets import preset  # noqa: E402
 from doppler.training.starting import NOTHING, PRETRAINED, kind_of_start, usual_start  # noqa: E402
 
 NO_EPISODES: Any = {

@@ -73,6 +73,14 @@ def train(
         str | None,
         typer.Option(metavar="cpu|cuda|null", help="What stage real runs on. Default: cpu."),
     ] = None,
+    mode: Annotated[
+        str | None,
+        typer.Option(
+            metavar="auto|dynamic|fixed",
+            help="How stage real runs: see `dop execute --mode`. Default: auto, which is dynamic "
+            "unless fixed is predicted to be faster.",
+        ),
+    ] = None,
     episodes: Annotated[
         int | None,
         typer.Option(
@@ -126,6 +134,7 @@ def train(
     options = {
         "stages": stages,
         "backend": backend,
+        "mode": mode,
         "episodes": episodes,
         "seconds": budget,
         "seed": seed,
@@ -228,8 +237,10 @@ def _start(
         starting_assignments,
         starting_policy,
     )
+    from doppler.training.config import AUTO
 
     policy = None if start is None else starting_policy(start)
+    starts = [] if start is None else starting_assignments(start)
     manifest = make_manifest(
         graphs,
         topologies,
@@ -237,13 +248,16 @@ def _start(
         policy=policy,
         command=command_line(),
         parent=None if start is None else describe(start),
+        starts=starts,
     )
+    if "real" in manifest.config.stages and config.real.mode == AUTO:
+        note(f"stage real runs in mode {manifest.config.real.mode}; --mode sets it")
     with showing_progress():
         return start_run(
             manifest,
             output,
             policy=policy,
-            starts=[] if start is None else starting_assignments(start),
+            starts=starts,
             make_executor=executors(stack),
             save_every_s=save_every,
             wandb=wandb,

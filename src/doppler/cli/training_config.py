@@ -29,8 +29,8 @@ def base_config(
     default: str = "default",
 ) -> "TrainConfig":
     """The preset to begin with, for the policy that is named or started from."""
-    from doppler.training.config import preset
     from doppler.training.config_io import read_document
+    from doppler.training.presets import preset
     from doppler.training.starting import NOTHING, kind_of_start
 
     document = {} if file is None else read_document(file)
@@ -65,10 +65,11 @@ def changed_config(
         given["stages"] = [name.strip() for name in given["stages"].split(",") if name.strip()]
         if not given["stages"]:
             raise ConfigError("there is no stage to train", hint=f"known: {', '.join(STAGES)}")
-    if "backend" in given:
-        given["real"] = {"backend": given.pop("backend")}
-        if "real" not in given.get("stages", config.stages):
-            raise ConfigError("--backend is for stage `real`", hint="add --stages real")
+    for name in ("backend", "mode"):
+        if name in given:
+            given["real"] = given.get("real", {}) | {name: given.pop(name)}
+            if "real" not in given.get("stages", config.stages):
+                raise ConfigError(f"--{name} is for stage `real`", hint="add --stages real")
     if "episodes" in given:
         stage = "real" if "real" in given.get("stages", config.stages) else "sim"
         given[stage] = given.get(stage, {}) | {"episodes": given.pop("episodes")}

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from doppler.runs.comparison import Comparison
     from doppler.runs.run import ExerciseResult
     from doppler.runs.validation_set import FamilyGap
+    from doppler.serving.trials import TrialSummary
     from doppler.training.trainer import RealProgress, TrainingProgress
 
 PAUSE_S = 10.0  # between lines
@@ -153,16 +154,24 @@ class TrainingView:
 
 
 def measured_table(results: "list[ExerciseResult]") -> Table:
-    """The results of stage `real`."""
+    """What stage `real` came to: measured makespans of the best assignment, the policy's greedy
+    one and the start.
+
+    Without a final race, the policy's is the mean of its latest episodes.
+    """
     shown = table(
-        "exercise", "measured", "speedup", "runs", "failed", "simulator off by", "trained"
+        *("exercise", "best of the run", "first run after", "policy", "start", "speedup"),
+        *("runs", "failed", "simulator off by", "trained"),
     )
     for result in results:
         if (measured := result.measured) is not None:
             off = measured.sim_error
             shown.add_row(
                 result.exercise,
-                spread(result.makespan_s, measured.spread_s),
+                _run_best(result, measured),
+                f"{measured.best_after} of {measured.executions}",
+                _of_policy(measured),
+                "" if measured.start_s is None else seconds(measured.start_s),
                 f"{measured.speedup:.3f}",
                 str(measured.runs),
                 str(measured.failures),
@@ -170,6 +179,18 @@ def measured_table(results: "list[ExerciseResult]") -> Table:
                 seconds(result.seconds),
             )
     return shown
+
+
+def _run_best(result: "ExerciseResult", measured: "TrialSummary") -> str:
+    if not isfinite(result.makespan_s):
+        return "none that runs"
+    return spread(result.makespan_s, measured.spread_s)
+
+
+def _of_policy(measured: "TrialSummary") -> str:
+    if measured.policy_s is not None:
+        return seconds(measured.policy_s)
+    return "" if measured.sampled_s is None else f"{seconds(measured.sampled_s)} sampled"
 
 
 def comparison_table(labels: Sequence[str], comparisons: "Sequence[Comparison]") -> Table:

@@ -45,7 +45,10 @@ def compare(run: Run) -> list[Comparison]:
         Problem(record.exercise.graph, record.recalibrated() or record.exercise.topology)
         for record in trainer.records
     ]
-    simulators = [Simulator(problem, config.sim_config) for problem in problems]
+    simulators = [
+        Simulator(problem, record.sim_config)
+        for record, problem in zip(trainer.records, problems, strict=True)
+    ]
     cases = list(product(zip(trainer.records, problems, simulators, strict=True), placers))
     found_s: dict[str, list[float]] = {key: [] for key in placers}  # by exercise
     for (record, problem, simulator), key in track(cases, "comparing"):

@@ -219,9 +219,15 @@ def _write_best(record: ExerciseRecord, path: Path) -> None:
     path.parent.mkdir(exist_ok=True)
     assignment = record.best()
     if (topology := record.recalibrated()) is not None:
-        write_topology(topology, path.with_name(path.name.replace(".assignment.", ".topology.")))
-    write_trace(record.best_trace(), path.with_name(path.name.replace(".assignment.", ".trace.")))
+        write_topology(topology, topology_file(path))
+    if (trace := record.best_trace()) is not None:
+        write_trace(trace, path.with_name(path.name.replace(".assignment.", ".trace.")))
     write_assignment(assignment, path)
+
+
+def topology_file(assignment: Path) -> Path:
+    """Where the topology is as Stage III measured it, beside the best assignment."""
+    return assignment.with_name(assignment.name.replace(".assignment.", ".topology."))
 
 
 def _tally_to(tally: Tally) -> dict[str, Any]:

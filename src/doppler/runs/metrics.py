@@ -18,7 +18,10 @@ from doppler.training.trainer import RealProgress, TrainingProgress
 FILE = "metrics.jsonl"
 EVENTS = "tensorboard"  # folder of its events
 PAUSE_S = 0.2  # between what is sent of one exercise: plots show a thousand points at most
-MEASURED = ("spread_s", "runs", "failures", "speedup", "sim_error")  # plotted of Stage III
+MEASURED = (  # plotted of Stage III
+    *("spread_s", "runs", "failures", "speedup", "sim_error"),
+    *("best_after", "sampled_s", "policy_s", "start_s"),
+)
 PROJECT = "doppler"  # at Weights & Biases
 
 

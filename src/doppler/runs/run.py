@@ -19,7 +19,7 @@ from doppler.graph.builder import GraphBuilder
 from doppler.placers.bounds.lower import gap
 from doppler.policies.configs import small
 from doppler.policies.trainable import TrainablePolicy
-from doppler.runs.directory import RunDir, Tally, explained
+from doppler.runs.directory import RunDir, Tally, explained, topology_file
 from doppler.runs.manifest import Manifest
 from doppler.runs.metrics import (
     MetricsFile,
@@ -54,13 +54,7 @@ class ExerciseResult:
     seconds: float
     assignment: Path
     measured: TrialSummary | None = None  # in Stage III, where `makespan_s` is measured as well
-
-    @property
-    def recalibrated(self) -> Path | None:
-        """The topology as Stage III measured it."""
-        if self.measured is None:
-            return None
-        return self.assignment.with_name(self.assignment.name.replace(".assignment.", ".topology."))
+    recalibrated: Path | None = None  # the topology as Stage III measured it
 
 
 class Run:
@@ -164,6 +158,7 @@ class Run:
                 seconds=self.tally.seconds.get(record.label, 0.0),
                 assignment=path,
                 measured=record.measured(),
+                recalibrated=topology_file(path) if record.is_traced else None,
             )
             for record, path in zip(records, self.directory.best_files(records), strict=True)
         ]

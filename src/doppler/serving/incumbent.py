@@ -80,6 +80,21 @@ class Incumbent:
         self.recent_s.clear()
         self.recent_s.extend(makespans)
 
+    def conclude(
+        self, devices: IntArray, makespans: Sequence[float], first_s: Sequence[float]
+    ) -> None:
+        """Make (V,) devices the incumbent that won a final race; the first one took `first_s`.
+
+        An incumbent that did not win has lost.
+        """
+        assert self.first is not None
+        if self.devices is not None and not np.array_equal(self.devices, devices):
+            self.fates[digest(self.devices)] = LOST
+        self.install(devices, makespans)
+        self.first_s.clear()
+        if not np.array_equal(devices, self.first):
+            self.first_s.extend(first_s)
+
     def challenge(self, devices: IntArray) -> None:
         """Begin a race of (V,) devices against the incumbent."""
         assert self.race is None

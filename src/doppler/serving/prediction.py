@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,11 @@ from doppler.placers.registry import make_placer
 from doppler.placers.search.annealing import INSTANT
 from doppler.placers.search.improver import Improver
 from doppler.problem import Problem
+from doppler.scheduler.choose import DYNAMIC, FIXED
+from doppler.scheduler.list_scheduling import without_host
 from doppler.serving.incumbent import digest
 from doppler.sim.config import SimConfig
+from doppler.sim.simulator import Simulator
 from doppler.tasks import enumerate_tasks
 from doppler.topology.topology import Topology
 from doppler.trace import Trace, build_trace
@@ -31,7 +35,8 @@ class Predictor:
     """Predicts makespans of assignments of one graph, and searches for better ones.
 
     Costs are the topology's until traces have come; from `recalibrate` on they are those measured,
-    where the vertices of the graph say what they execute.
+    where the vertices of the graph say what they execute. In mode `fixed` makespans are those of
+    list schedules, and searches are made as if the host took no time.
     """
 
     def __init__(
@@ -60,7 +65,13 @@ class Predictor:
 
     def costs_s(self, devices: IntArray) -> FloatArray:
         """(K,) predicted makespans of (K, V) assignments; infinity where memory never suffices."""
-        return self._search(devices, 0, seed=0)[1]
+        if self._fixed is None:
+            return self._search(devices, 0, seed=0)[1]
+        seeds = range(self._seed, self._seed + self._draws)
+        options: dict[str, Any] = {"threads": self._threads}
+        found = [self._fixed.makespans(self.graph, devices, seed=s, **options) for s in seeds]
+        mean_s: FloatArray = np.mean(found, axis=0)
+        return mean_s
 
     def cost_s(self, devices: IntArray) -> float:
         """The predicted makespan of (V,) devices."""
@@ -68,7 +79,8 @@ class Predictor:
 
     def improve(self, devices: IntArray, moves: int, *, seed: int) -> tuple[IntArray, FloatArray]:
         """(K, V) the best predicted in some moves from each of (K, V), and their (K,) costs."""
-        return self._search(devices, moves, seed=seed)
+        found, costs_s = self._search(devices, moves, seed=seed)
+        return found, costs_s if self._fixed is None else self.costs_s(found)
 
     def heuristic(self, number: int) -> IntArray | None:
         """(V,) what one of the instant heuristics makes of the same costs, where it is there."""
@@ -124,8 +136,11 @@ class Predictor:
         return same and float(trace.busy_s().sum()) > 0
 
     def _make(self, topology: Topology) -> Improver:
-        problem = Problem(self.graph, topology)
-        return Improver(problem, self._sim, draws=self._draws, seed=self._seed)
+        problem, sim = Problem(self.graph, topology), self._sim
+        self._fixed = Simulator(problem, sim) if sim.mode == FIXED else None
+        if self._fixed is not None:
+            problem, sim = without_host(problem), replace(sim, mode=DYNAMIC)
+        return Improver(problem, sim, draws=self._draws, seed=self._seed)
 
     def _search(self, devices: IntArray, moves: int, *, seed: int) -> tuple[IntArray, FloatArray]:
         return self._improver.improve(

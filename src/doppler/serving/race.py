@@ -36,6 +36,21 @@ def probability_not_faster(challenger: Sequence[float], incumbent: Sequence[floa
     return float(stdtr(1.0 / share, -gain / sqrt(total)))
 
 
+def winner(makespans: Sequence[Sequence[float]], confidence: float) -> int:
+    """The number of the fastest that is surely faster than the first one; 0 where none is.
+
+    Each is tested against the first by Welch's one-sided t-test at a level of `1 - confidence` over
+    their number: by the union bound, the first loses to one that is no faster with probability
+    `1 - confidence` at most.
+    """
+    level = (1.0 - confidence) / max(len(makespans) - 1, 1)
+    sure = [0]
+    for number, challenger_s in enumerate(makespans[1:], start=1):
+        if probability_not_faster(challenger_s, makespans[0]) <= level:
+            sure.append(number)
+    return min(sure, key=lambda number: float(np.mean(makespans[number])))
+
+
 @dataclass(slots=True)
 class Race:
     """A challenger against the incumbent, measured in turn until it is clear who is faster.

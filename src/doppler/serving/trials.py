@@ -1,5 +1,6 @@
 """Trials: runs of assignments of one graph on an executor, and the incumbent among them."""
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -9,24 +10,25 @@ import numpy as np
 
 from doppler.assignment import Assignment
 from doppler.base.arrays import FloatArray, IntArray
+from doppler.engine.engine import Engine
 from doppler.errors import DopplerError, TrainingError
 from doppler.executor import Executor
 from doppler.graph.graph import Graph
 from doppler.serving.incumbent import LOST, Incumbent, digest
 from doppler.serving.prediction import Predictor, times_of, trace_from
-from doppler.serving.race import FIRST_LOOK
+from doppler.serving.race import FIRST_LOOK, winner
 from doppler.topology.topology import Topology
 from doppler.trace import Trace
 from doppler.training.config import RealConfig
 from doppler.training.expert import Pool
 
 PLACER = "doppler"
-RECENT = 32  # measurements of the incumbent that its mean is taken over
+RECENT = 32  # measurements of the incumbent, and episodes, that means are taken over
 FAILED = 2.0  # times the worst makespan measured: that of what failed
 FASTEST = 16  # assignments remembered
 ATTEMPTS = 3  # of the incumbent, before its failures stop the run
 BETWEEN = 8  # runs of others after which the incumbent is measured again
-NUMBERS = ("runs", "failures", "worst_s", "mean_s", "episodes", "since")  # of the state
+NUMBERS = ("runs", "executions", "failures", "worst_s", "mean_s", "episodes", "since")  # state
 
 
 @dataclass(frozen=True)  # without slots: RealProgress has two bases
@@ -35,10 +37,15 @@ class TrialSummary:
 
     spread_s: float  # standard deviation of the incumbent's recent makespans
     runs: int  # of the executor, those that do not count left out
-    failures: int  # among them
+    executions: int  # all runs of the executor
+    best_after: int  # of these, until the best assignment was first run
+    failures: int  # among the runs
     replaced: int  # times that the incumbent was
     speedup: float  # of the incumbent over the first one, measured in turn
-    sim_error: float | None  # recent mean relative error of the recalibrated simulator
+    sim_error: float | None  # mean relative error of the recalibrated simulator, lately
+    sampled_s: float | None  # mean makespan of the policy's latest episodes
+    policy_s: float | None  # of its greedy assignment, in the final race
+    start_s: float | None  # of the first incumbent, there
 
 
 class Trials:
@@ -62,7 +69,11 @@ class Trials:
             confidence=config.confidence, max_runs=config.max_runs, window=RECENT
         )
         self.trace: Trace | None = None  # of the incumbent, the median of some
-        self.runs = self.failures = 0  # see `TrialSummary`
+        self.runs = self.executions = self.failures = 0  # see `TrialSummary`
+        self.met: dict[str, int] = {}  # digests of what was run: `executions` at the first time
+        self.sampled_s: deque[float] = deque(maxlen=RECENT)  # makespans of episodes
+        self.final_s: dict[str, list[float]] = {}  # makespans in the final race, by digest
+        self.policy: IntArray | None = None  # (V,) the policy's greedy assignment in it
         self.searched: IntArray | None = None  # (V,) the last result of search
         self.fastest = Pool(FASTEST, graph.num_vertices)
         self.worst_s = 0.0  # of all measured
@@ -92,11 +103,20 @@ class Trials:
         return TrialSummary(
             spread_s=self.incumbent.spread_s,
             runs=self.runs,
+            executions=self.executions,
+            best_after=0 if not self.has_begun else self.met.get(digest(self.devices), 0),
             failures=self.failures,
             replaced=self.incumbent.promoted,
             speedup=self.incumbent.speedup,
             sim_error=self.predictor.error,
+            sampled_s=float(np.mean(self.sampled_s)) if self.sampled_s else None,
+            policy_s=self._final_mean_s(self.policy),
+            start_s=self._final_mean_s(self.incumbent.first),
         )
+
+    def _final_mean_s(self, devices: IntArray | None) -> float | None:
+        makespans = None if devices is None else self.final_s.get(digest(devices))
+        return float(np.mean(makespans)) if makespans else None
 
     def begin(self, starts: Sequence[IntArray]) -> None:
         """Make the first of (V,) assignments that runs the incumbent, and measure it."""
@@ -135,11 +155,75 @@ class Trials:
         self.worst_s = max(self.worst_s, float(found[np.isfinite(found)].max(initial=0.0)))
         return found
 
+    def play(self, devices: IntArray) -> FloatArray:
+        """(K,) makespans of (K, V) assignments, each run once; infinity where one fails.
+
+        The fastest run of all makes the incumbent, without a race.
+        """
+        found = np.full(len(devices), inf)
+        for i, row in enumerate(devices):
+            self.runs += 1
+            try:
+                found[i] = self._seconds(row, self.runs)
+            except DopplerError:
+                self._fail(row)
+                continue
+            self.worst_s = max(self.worst_s, float(found[i]))
+            if found[i] < self.incumbent.mean_s:
+                self.incumbent.promoted += self.has_begun
+                self.incumbent.install(row, [float(found[i])])
+        return found
+
+    def final(self, challengers: Sequence[IntArray], policy: IntArray) -> None:
+        """Let the first incumbent, the present one and (V,) others run in turn; the winner stays.
+
+        The first one wins unless another is faster by more than the noise (`winner`): whoever
+        became the incumbent did so in one of many races, each of which may err. `policy` (V,) is
+        one of the others.
+        """
+        assert self.incumbent.first is not None
+        self.policy = policy
+        every = (self.incumbent.first, self.devices, *challengers, policy)
+        rows = {digest(row): row for row in every}
+        if len(rows) == 1:  # nobody to race against
+            self.final_s = {key: list(self.incumbent.recent_s) for key in rows}
+            return
+        self.final_s = self._in_turn(rows)
+        keys = list(self.final_s)  # the first that did not fail is to be beaten
+        if not keys:
+            return
+        won = keys[winner(list(self.final_s.values()), self.config.confidence)]
+        changed = won != digest(self.devices)
+        self.incumbent.conclude(rows[won], self.final_s[won], self.final_s[keys[0]])
+        if changed and self.trace is not None:
+            self.trace = self._run_incumbent()
+
+    def _in_turn(self, rows: Mapping[str, IntArray]) -> dict[str, list[float]]:
+        """Makespans of `final_runs` runs of each, after one to warm up, in turn to and fro."""
+        found: dict[str, list[float]] = {key: [] for key in rows}
+        for turn in range(1 + self.config.final_runs):
+            for key in list(found) if turn % 2 else list(found)[::-1]:
+                self.runs += turn > 0
+                try:
+                    makespan_s = self._seconds(rows[key], self.runs)
+                except DopplerError:
+                    self._fail(rows[key])
+                    del found[key]
+                    continue
+                if turn:
+                    found[key].append(makespan_s)
+        return found
+
     def measure_incumbent(self) -> None:
         """Run the incumbent once more; an error where it fails again and again."""
-        for attempt in range(1, ATTEMPTS + 1):
+        self.incumbent.ran(self._run_incumbent().makespan_s)
+        self.since = 0
+
+    def _run_incumbent(self) -> Trace:
+        attempt = 1
+        while True:
             try:
-                trace = self._run(self.devices)
+                return self._run(self.devices)
             except DopplerError as error:
                 self.failures += 1
                 if attempt == ATTEMPTS:
@@ -148,10 +232,7 @@ class Trials:
                         f"failed {ATTEMPTS} times in a row: {error.message}",
                         hint="is the machine as it was? then resume: dop train --resume",
                     ) from error
-            else:
-                break
-        self.incumbent.ran(trace.makespan_s)
-        self.since = 0
+                attempt += 1
 
     def _look_back(self) -> None:
         """Measure the incumbent again, and the first one."""
@@ -189,9 +270,9 @@ class Trials:
         key = digest(devices)
         return key != digest(self.devices) and self.incumbent.fates.get(key) != LOST
 
-    def penalized(self, makespans: FloatArray) -> FloatArray:
-        """Makespans with a number, worse than all measured, for what failed."""
-        worst_s = max(self.worst_s, self.incumbent.mean_s)
+    def penalized(self, makespans: FloatArray, least_s: float = 0.0) -> FloatArray:
+        """Makespans with a number, worse than all measured and `least_s`, for what failed."""
+        worst_s = max(self.worst_s, self.incumbent.mean_s if self.has_begun else least_s)
         return np.where(np.isfinite(makespans), makespans, FAILED * worst_s)
 
     def _note_incumbent(self, traces: list[Trace]) -> None:
@@ -204,16 +285,32 @@ class Trials:
 
     def _run(self, devices: IntArray) -> Trace:
         """The trace of one run; before the first in an update come those that do not count."""
-        assignment = Assignment(devices=devices, placer=PLACER, topology=self.topology.name)
+        assignment = self._assignment(devices)
         if (mine := digest(devices)) not in self.warm:
             for seed in range(self.config.warm_up):
-                self.executor.run(self.graph, assignment, seed)
+                self._seconds(devices, seed)
             self.warm.add(mine)
         self.runs += 1
         self.since += 1
+        self._count(devices)
         trace = self.executor.run(self.graph, assignment, self.runs)
         self.predictor.add(devices, trace)
         return trace
+
+    def _seconds(self, devices: IntArray, seed: int) -> float:
+        """The makespan of one run, of which nothing else is recorded where that can be."""
+        self._count(devices)
+        assignment = self._assignment(devices)
+        if isinstance(self.executor, Engine):
+            return float(self.executor.makespans(self.graph, assignment, seed=seed)[0])
+        return self.executor.run(self.graph, assignment, seed).makespan_s
+
+    def _count(self, devices: IntArray) -> None:
+        self.executions += 1
+        self.met.setdefault(digest(devices), self.executions)
+
+    def _assignment(self, devices: IntArray) -> Assignment:
+        return Assignment(devices=devices, placer=PLACER, topology=self.topology.name)
 
     def _fail(self, devices: IntArray) -> None:
         self.failures += 1
@@ -225,6 +322,9 @@ class Trials:
         values |= {name: getattr(self, name) for name in NUMBERS}
         values["incumbent"] = self.incumbent.state()
         values["known"] = {key: None if x == inf else x for key, x in self.known.items()}
+        values |= {"met": self.met, "sampled_s": list(self.sampled_s), "final_s": self.final_s}
+        if self.policy is not None:
+            arrays["policy"] = self.policy
         arrays |= {"fastest": self.fastest.devices, "fastest_s": self.fastest.costs_s}
         if self.searched is not None:
             arrays["searched"] = self.searched
@@ -241,6 +341,9 @@ class Trials:
         self.fastest.devices, self.fastest.costs_s = arrays["fastest"], arrays["fastest_s"]
         self.searched = arrays.get("searched")
         self.known = {key: inf if x is None else x for key, x in values["known"].items()}
+        self.met, self.final_s = dict(values["met"]), dict(values["final_s"])
+        self.sampled_s.extend(values["sampled_s"])
+        self.policy = arrays.get("policy")
         if "incumbent.times" in arrays:
             times = arrays["incumbent.times"]
             self.trace = trace_from(self.graph, self.topology, self.devices, times, PLACER)

@@ -1,6 +1,7 @@
 """`doppler.train`: training in one call."""
 
 import hashlib
+import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
 from copy import deepcopy
@@ -30,11 +31,15 @@ from doppler.runs.run import (
     stopping,
     warm_up,
 )
+from doppler.scheduler.choose import DYNAMIC, FIXED
 from doppler.topology.topology import Topology
-from doppler.training.config import TrainConfig
+from doppler.training.config import AUTO, TrainConfig
+from doppler.training.real_mode import faster_mode, mode_of, predicted_by_mode
 from doppler.training.starting import NOTHING, PRETRAINED, policy_file, usual_start
 from doppler.training.trained import Trained, placer_of
 from doppler.training.trainer import Trainer, TrainingProgress
+
+log = logging.getLogger(__name__)
 
 Start = Trained | str | Path  # a trained placer, a run or a checkpoint; or PRETRAINED or NOTHING
 
@@ -69,6 +74,7 @@ def train(
     if start == NOTHING:
         start = None
     policy = None if start is None else starting_policy(start)
+    starts = [] if start is None else starting_assignments(start)
     manifest = make_manifest(
         [as_graph(each) for each in _several(graph)],
         [as_topology(each) for each in _several(topology)],
@@ -76,8 +82,9 @@ def train(
         policy=policy,
         command="doppler.train",
         parent=None if start is None else describe(start),
+        starts=starts,
+        executor=executor,
     )
-    starts = [] if start is None else starting_assignments(start)
     with ExitStack() as stack:
         make = executors(stack, executor)
         if out is not None:
@@ -146,10 +153,14 @@ def make_manifest(
     policy: TrainablePolicy | None = None,
     command: str = "",
     parent: dict[str, Any] | None = None,
+    starts: Sequence[Assignment] = (),
+    executor: Executor | None = None,
 ) -> Manifest:
-    """What a run is started with: names made distinct, and stages and the shape of the policy.
+    """What a run is started with: names made distinct, stages, shape of the policy, mode of Stage
+    III.
 
-    Without a policy to start from, it starts from nothing.
+    Without a policy to start from, it starts from nothing. Without an executor Stage III has an
+    engine, whose mode is predicted from `starts` if the config leaves it open.
     """
     config = config.with_stages(from_nothing=policy is None)
     if not graphs or not topologies:
@@ -166,8 +177,20 @@ def make_manifest(
             "(--from runs/x), or put imitation and sim before it (--stages imitation,sim,real)",
         )
     shape = config.policy if policy is None else policy.config
+    config = replace(config, policy=for_devices(shape, topologies[0].num_devices))
+    if "real" in config.stages:
+        mode = mode_of(executor, config.real)
+        if executor is None and config.real.mode == AUTO:
+            predicted_s = predicted_by_mode(graphs, topologies[0], starts, config)
+            mode = faster_mode(predicted_s)
+            log.info(
+                "stage `real` runs in mode %s: predicted are %.4g s in mode dynamic, %.4g s in "
+                "mode fixed",
+                *(mode, predicted_s[DYNAMIC], predicted_s[FIXED]),
+            )
+        config = replace(config, real=replace(config.real, mode=mode))
     return Manifest(
-        config=replace(config, policy=for_devices(shape, topologies[0].num_devices)),
+        config=config,
         graphs=distinct(graphs),
         topologies=distinct(topologies),
         command=command,
@@ -214,6 +237,7 @@ def executors(stack: ExitStack, executor: Executor | None = None) -> MakeExecuto
             config.real.backend,
             EngineConfig(
                 strategy=config.strategy,
+                mode=mode_of(None, config.real),
                 limit_memory=config.limit_memory,
                 timeout_s=config.real.timeout_s,
             ),

@@ -1,4 +1,4 @@
-"""TrainConfig: how a policy is trained, and the presets."""
+"""TrainConfig: how a policy is trained."""
 
 from dataclasses import dataclass, field, replace
 
@@ -6,14 +6,8 @@ from doppler.base.arrays import unbox_fields
 from doppler.engine.backends.registry import BACKENDS
 from doppler.errors import ConfigError, UnknownNameError
 from doppler.policies.arrays.config import PolicyConfig
-from doppler.policies.configs import (
-    AnyConfig,
-    GdpConfig,
-    PlacetoConfig,
-    RivalConfig,
-    Seq2SeqConfig,
-)
-from doppler.scheduler.choose import FIFO, ORDER, check_strategy
+from doppler.policies.configs import AnyConfig, RivalConfig
+from doppler.scheduler.choose import FIFO, MODES, ORDER, check_strategy
 from doppler.serving.race import check_race
 from doppler.sim.config import SimConfig
 from doppler.sim.noise import Noise
@@ -21,6 +15,7 @@ from doppler.sim.noise import Noise
 STAGES = ("imitation", "sim", "real")
 FROM_NOTHING, FROM_A_POLICY = ("imitation", "sim"), ("sim",)  # stages, where none are named
 MESSAGES = ("episode", "step")
+AUTO = "auto"  # the mode that is predicted to be faster
 DRAWS = 4  # of the noise, over which assignments are compared
 YEAR_S = 365 * 86400.0  # the longest training
 
@@ -96,8 +91,12 @@ class ReinforceConfig:
 class RealConfig:
     """Stage III: reinforce on the real system (Sec. 5), where runs are expensive.
 
-    The policy samples, the simulator picks which samples to run, and both learn from the results.
+    The policy samples, the simulator picks which samples to run, and both learn from the
+    results. Where it is not `guarded`, an episode is one run, and nothing else runs (preset
+    `paper`).
     """
+
+    guarded: bool = True  # races protect an incumbent
 
     episodes: int = 512  # assignments of the policy that are run, per graph
     batch: int = 8
@@ -116,7 +115,9 @@ class RealConfig:
     repeats: int = 1  # runs of an assignment that do
     max_runs: int = 16  # of a challenger, and of the incumbent, until one of them has won
     confidence: float = 0.95  # with which a challenger must be faster to become the incumbent
+    final_runs: int = 10  # of the start, the best and the policy's own, at the end; 0: none
     backend: str = "cpu"  # of the engine, where no other executor is given
+    mode: str = AUTO  # of that engine; `auto`: dynamic, unless fixed is predicted to be faster
     timeout_s: float = 60.0  # of that engine
 
     def __post_init__(self) -> None:
@@ -129,6 +130,17 @@ class RealConfig:
                 raise ConfigError(f"real.{name} is {value}, must not be negative")
         if self.repeats < 1:
             raise ConfigError(f"real.repeats is {self.repeats}, must be at least 1")
+        if self.final_runs < 0 or self.final_runs == 1:
+            raise ConfigError(f"real.final_runs is {self.final_runs}, must be 0 or at least 2")
+        others = self.samples - self.batch + self.moves + self.lessons + self.warm_up
+        if not self.guarded and (others or self.repeats > 1):
+            raise ConfigError(
+                "real: without guards, episodes are all that runs: samples must be batch, "
+                "moves, lessons and warm_up 0, repeats 1",
+                hint="begin with preset `paper`",
+            )
+        if self.mode not in (AUTO, *MODES):
+            raise UnknownNameError("mode", self.mode, (AUTO, *MODES))
         if self.backend not in BACKENDS:
             raise UnknownNameError("backend", self.backend, BACKENDS)
         if not self.timeout_s > 0:
@@ -254,136 +266,3 @@ def check_extension(seconds: float | None, episodes: int | None) -> None:
         raise ConfigError(
             f"a run cannot be extended by {episodes} episodes", hint="as in --episodes 1000"
         )
-
-
-PRESETS = {
-    "default": TrainConfig(),
-    # Many problems: less of each at a time, steps from several, a shorter search; and samples shall
-    # stay different, as the placer takes many (docs/explanation/policies.md).
-    "pretrain": TrainConfig(
-        preset="pretrain",
-        imitation=ImitationConfig(episodes=64, batch=8),
-        sim=ReinforceConfig(
-            batch=8,
-            lr=(1e-3, 1e-4),
-            temperature=(1.0, 1.0),
-            entropy=3e-3,
-            expert=ExpertConfig(moves=500, until=0.5),
-        ),
-        problems_per_step=4,
-    ),
-    "paper": TrainConfig(  # Sec. 6.1, where not said otherwise; one episode per update
-        preset="paper",
-        policy=PolicyConfig(features="paper"),
-        imitation=ImitationConfig(batch=1, lr=(1e-4, 1e-4)),
-        sim=ReinforceConfig(
-            episodes=4000,
-            batch=1,
-            lr=(1e-4, 1e-7),
-            temperature=(0.0, 0.0),
-            epsilon=(0.2, 0.0),
-            alike=False,
-            entropy=1e-2,
-            reinforce=1.0,
-            anchor=0.0,
-            running_mean=True,  # Sec. 4.1
-            expert=None,
-        ),
-        # The paper gives no numbers for Stage III alone: those of all RL, and as many episodes as
-        # it fine-tunes for another machine (Sec. 6, Q5).
-        real=RealConfig(
-            episodes=2000,
-            batch=1,
-            samples=1,
-            plain=1,
-            moves=0,
-            lr=(1e-4, 1e-7),
-            temperature=(0.0, 0.0),
-            epsilon=(0.2, 0.0),
-            alike=False,
-            entropy=1e-2,
-            reinforce=1.0,
-            lessons=0,
-            running_mean=True,
-        ),
-    ),
-}
-
-
-def _rival(
-    policy: AnyConfig,
-    lr: tuple[float, float],
-    exploration: float,
-    *,
-    batch: int = 16,
-    fast: tuple[float, float] = (2e-3, 1e-4),
-    stages: tuple[str, ...] = ("sim",),
-) -> dict[str, TrainConfig]:
-    """The presets of a rival.
-
-    `paper` is Sec. 6.1: lr and exploration of each method, an entropy weight of 1e-2, one episode
-    per update, a running mean as baseline (Sec. 4.1). `default` has batches, their mean as
-    baseline, and `fast`, an lr for fewer updates.
-    """
-    few = RealConfig(batch=8, samples=8, plain=8, moves=0, lessons=0, temperature=(1.0, 0.5))
-    default = TrainConfig(
-        stages=stages,
-        policy=policy,
-        imitation=ImitationConfig(batch=batch),
-        sim=ReinforceConfig(
-            episodes=16384,
-            batch=batch,
-            lr=fast,
-            temperature=(1.0, 1.0),
-            epsilon=(0.2, 0.0),
-            entropy=1e-2,
-            reinforce=1.0,
-            anchor=0.0,
-            alike=False,
-            expert=None,
-        ),
-        real=few,
-    )
-    paper = replace(
-        default,
-        preset="paper",
-        imitation=ImitationConfig(batch=1, lr=(lr[0], lr[0])),
-        sim=replace(
-            default.sim,
-            episodes=4000,
-            batch=1,
-            lr=lr,
-            epsilon=(exploration, 0.0),
-            running_mean=True,
-        ),
-        real=replace(few, batch=1, samples=1, plain=1, lr=lr, running_mean=True),
-    )
-    return {"default": default, "paper": paper}
-
-
-_GDP = ((1e-4, 1e-7), 0.2)  # lr and exploration: Sec. 6.1
-_PLACETO = ((1e-3, 1e-6), 0.5)  # Sec. 6.1
-POLICIES: dict[str, dict[str, TrainConfig]] = {  # presets by the name of the policy
-    PolicyConfig.kind: PRESETS,
-    "placeto": _rival(PlacetoConfig(), *_PLACETO, batch=8),
-    # App. G.4
-    "placeto-pretrain": _rival(PlacetoConfig(), *_PLACETO, batch=8, stages=FROM_NOTHING),
-    # With an lr of 2e-3 all of Llama ended on one device, which is no slower than at random.
-    "gdp": _rival(GdpConfig(), *_GDP, fast=(5e-4, 1e-5)),
-    # The DOPPLER paper does not train it; the lr and exploration are those of GDP.
-    "seq2seq": _rival(Seq2SeqConfig(), *_GDP),
-}
-
-
-def preset(name: str, policy: str = PolicyConfig.kind) -> TrainConfig:
-    """The config of that name for a policy."""
-    if policy not in POLICIES:
-        raise UnknownNameError("policy", policy, POLICIES)
-    if name in PRESETS and name not in POLICIES[policy]:
-        raise ConfigError(
-            f"policy `{policy}` has no training preset `{name}`",
-            hint=f"known: {', '.join(POLICIES[policy])}; `{PolicyConfig.kind}` has it",
-        )
-    if name not in POLICIES[policy]:
-        raise UnknownNameError("training preset", name, POLICIES[policy])
-    return POLICIES[policy][name]

@@ -1,12 +1,12 @@
-"""Exercise: one graph on one topology that a policy is trained on."""
+"""Exercise: one graph on one topology that a policy is trained on, and variants of a graph."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from doppler.base.arrays import FloatArray, IntArray
+from doppler.base.arrays import FloatArray, IntArray, frozen
 from doppler.graph.graph import Graph
 from doppler.mdp.instance import Instance, make_instance
 from doppler.placers.base import cores
@@ -81,3 +81,31 @@ class Exercise:
         seeds = range(self.config.seed, self.config.seed + self.config.draws)
         row = devices.reshape(1, -1)
         return float(np.mean([simulator.makespans(self.graph, row, seed=s) for s in seeds]))
+
+
+def vary(graph: Graph, number: int, sigma: float) -> Graph:
+    """The graph with the exec costs and the bytes of every meta-op times a random factor.
+
+    So a policy learns what depends on them.
+    Factors are log-normal; all shards, or all reduces, of a meta-op have the same.
+    """
+    rng = np.random.default_rng(number)
+    kinds = list(zip(graph.meta_ops, graph.roles, graph.kinds, strict=True))
+    names = {kind: i for i, kind in enumerate(dict.fromkeys(kinds))}
+    which = np.array([names[kind] for kind in kinds], np.int64)
+    exec_factor = np.exp(sigma * rng.standard_normal(len(names)))[which]  # (V,)
+    byte_factor = np.exp(sigma * rng.standard_normal(len(names)))[which][graph.tensor_producer]
+    return replace(
+        graph,
+        name=f"{graph.name}~{number}",
+        kernels=(),  # seconds measured for them are not those of a variant
+        flops=frozen(graph.flops * exec_factor),
+        touched_bytes=frozen(graph.touched_bytes * exec_factor),
+        exec_s=_scaled(graph.exec_s, exec_factor[:, None]),
+        tensor_bytes=frozen(graph.tensor_bytes * byte_factor),
+        transfer_s=_scaled(graph.transfer_s, byte_factor),
+    )
+
+
+def _scaled(values: FloatArray | None, factor: FloatArray) -> FloatArray | None:
+    return None if values is None else frozen(values * factor)

@@ -1,6 +1,7 @@
 """ExerciseRecord: the best assignment of an exercise, and all else that training keeps of it."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import inf, isfinite
 from typing import Any, TypeVar
 
@@ -11,8 +12,11 @@ from doppler.base.arrays import FloatArray, IntArray
 from doppler.executor import Executor
 from doppler.mdp.rollout import Rollouts
 from doppler.policies.trainable import TrainablePolicy
+from doppler.scheduler.choose import DYNAMIC, FIXED
+from doppler.scheduler.list_scheduling import list_schedule
 from doppler.serving.prediction import Predictor
 from doppler.serving.trials import Trials, TrialSummary
+from doppler.sim.config import SimConfig
 from doppler.topology.topology import Topology
 from doppler.trace import Trace
 from doppler.training.exercise import Exercise
@@ -108,35 +112,64 @@ class ExerciseRecord:
     def keep_incumbent(self) -> None:
         """From Stage III on, the best is the incumbent, and its makespan what was measured."""
         assert self.trials is not None
+        if not self.trials.has_begun:
+            return
         self.best_s, self.best_devices = self.trials.incumbent.mean_s, self.trials.devices
         self.best_order = None
 
     def measured(self) -> TrialSummary | None:
         """What Stage III has measured, once it has begun."""
-        if self.trials is None or not self.trials.has_begun:
+        if self.trials is None or not self.trials.executions:
             return None
         return self.trials.measured()
 
+    @property
+    def is_traced(self) -> bool:
+        """Whether Stage III has measured more than makespans."""
+        return self.trials is not None and self.trials.trace is not None
+
     def recalibrated(self) -> Topology | None:
-        """The topology with the costs that Stage III has measured, once it has begun."""
-        if self.trials is None or not self.trials.has_begun:
+        """The topology with the costs that Stage III has measured, once it has begun.
+
+        None where it only looks at makespans.
+        """
+        if not self.is_traced:
             return None
+        assert self.trials is not None
         self.trials.predictor.recalibrate()  # from the same traces as the next update would
         return self.trials.predictor.calibrated
 
+    @property
+    def sim_config(self) -> SimConfig:
+        """How assignments are simulated to compare with what the last stage found."""
+        config = self.exercise.config
+        mode = DYNAMIC if self.trials is None else config.real.mode
+        return replace(config.sim_config, mode=mode)
+
     def best(self) -> Assignment:
-        """The best assignment known."""
-        return assignment_for(
-            self.exercise.graph,
-            self.exercise.topology,
+        """The best assignment known; with its schedule where Stage III ran it in fixed order."""
+        exercise, config = self.exercise, self.exercise.config
+        assignment = assignment_for(
+            exercise.graph,
+            exercise.topology,
             self.best_devices,
             order=self.best_order,
-            placer=self.exercise.config.policy.kind,
+            placer=config.policy.kind,
         )
+        if self.trials is None or not self.trials.has_begun or config.real.mode != FIXED:
+            return assignment
+        limit_memory = config.limit_memory
+        schedule = list_schedule(
+            exercise.problem, assignment, config.strategy, limit_memory=limit_memory
+        )
+        return replace(assignment, schedule=schedule)
 
-    def best_trace(self) -> Trace:
-        """The trace of the best assignment: measured, or simulated before Stage III."""
-        if self.trials is not None and self.trials.trace is not None:
+    def best_trace(self) -> Trace | None:
+        """The trace of the best assignment: measured, or simulated before Stage III.
+
+        None where Stage III only looks at makespans.
+        """
+        if self.trials is not None and self.trials.has_begun:
             return self.trials.trace
         exercise = self.exercise
         return exercise.simulator.run(exercise.graph, self.best(), exercise.config.seed)
@@ -173,7 +206,7 @@ class ExerciseRecord:
 def _trials(exercise: Exercise, executor: Executor) -> Trials:
     config, problem = exercise.config, (exercise.graph, exercise.topology)
     predictor = Predictor(
-        *(*problem, config.sim_config),
+        *(*problem, replace(config.sim_config, mode=config.real.mode)),
         draws=config.draws,
         seed=config.seed,
         threads=exercise.threads,

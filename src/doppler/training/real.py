@@ -3,7 +3,8 @@
 An update samples many assignments; the simulator, recalibrated by what was measured so far, picks
 a few that differ, and these run, with some plain samples. Both policies learn from the measured
 makespans, and PLC imitates the incumbent. What is measured faster than the incumbent must win a
-race against it before it takes its place.
+race against it before it takes its place. At the end the incumbent and the policy's greedy
+assignment must win against the start once more, or the start is the answer.
 """
 
 from math import isfinite
@@ -11,6 +12,7 @@ from math import isfinite
 import numpy as np
 from torch import Tensor
 
+from doppler.assignment import Assignment, assignment_for
 from doppler.base.arrays import FloatArray, IntArray
 from doppler.mdp.rollout import GREEDY, Sampling
 from doppler.placers.search.annealing import starting_points
@@ -36,6 +38,7 @@ def refine(
     if not trials.has_begun:
         begin(record, config, proposals(policy, record, config))
     trials.warm.clear()  # another graph may have run in between
+    trials.final_s.clear()  # of a run that is extended
     trials.predictor.recalibrate()
     forward = policy.on(exercise.view(policy, trials.predictor.calibrated))
     sampling = sampling_at(stage, share)
@@ -50,12 +53,53 @@ def refine(
     gain = gains(trials, makespans, forward.instance.tables.scale_s)[:, None]
     rollouts = forward.recorded(played, rows, sampling, sampled)
     loss = policy_loss(forward.choices(rollouts, sampling), gain, stage)
+    trials.sampled_s.extend(makespans.tolist())
     challenge(trials, challengers, found)
     record.keep_incumbent()
     if stage.lessons and policy.learns_to_place:
         lessons = np.concatenate([record.best_devices[None], trials.fastest.devices])
         loss = loss + lesson_loss(forward, sampling, lessons[: stage.lessons], rest)
     return loss, makespans
+
+
+def refine_unguarded(
+    policy: TrainablePolicy, record: ExerciseRecord, config: TrainConfig, share: float, number: int
+) -> tuple[Tensor, FloatArray]:
+    """The same as the paper has it: an episode is one run, its makespan the reward, and no more."""
+    trials, stage = record.trials, config.real
+    assert trials is not None
+    if trials.incumbent.first is None and (found := found_before(record)):
+        trials.incumbent.first = found[0]
+    trials.final_s.clear()  # of a run that is extended
+    sampling = sampling_at(stage, share)
+    forward = policy.on(record.view(policy))
+    rollouts = forward.play(sampling, episode_seeds(config.seed, STAGE, number, stage.batch))
+    found_s = trials.play(forward.instance.expand(rollouts.devices))
+    makespans = trials.penalized(found_s, record.exercise.bound_s)
+    gain = gains(trials, makespans, forward.instance.tables.scale_s)[:, None]
+    trials.sampled_s.extend(makespans.tolist())
+    record.keep_incumbent()
+    return policy_loss(forward.choices(rollouts, sampling), gain, stage), makespans
+
+
+def conclude(policy: TrainablePolicy, record: ExerciseRecord, config: TrainConfig) -> None:
+    """Choose the answer at the end of the stage, by a final race against the start."""
+    trials = record.trials
+    assert trials is not None
+    if not config.real.final_runs or not trials.has_begun:
+        return
+    own = greedy(policy, record, config)
+    trials.final([start.devices for start in record.starts], own.devices)
+    record.keep_incumbent()
+
+
+def greedy(policy: TrainablePolicy, record: ExerciseRecord, config: TrainConfig) -> Assignment:
+    """What the policy places by itself, with the costs that were measured, if there are any."""
+    exercise = record.exercise
+    forward = policy.acting(exercise.view(policy, record.recalibrated()))
+    seeds = episode_seeds(config.seed, STAGE + 1, 0, 1)
+    (devices,) = forward.instance.expand(forward.play(GREEDY, seeds, record=False).devices)
+    return assignment_for(exercise.graph, exercise.topology, devices, placer=policy.kind)
 
 
 def begin(record: ExerciseRecord, config: TrainConfig, proposed: IntArray) -> None:
@@ -89,9 +133,7 @@ def starts(
     What earlier stages, or the run that this one started from, found to be the best; and what is
     predicted to be, of the policy's and the heuristics'.
     """
-    found = [start.devices for start in record.starts]
-    if isfinite(record.best_s):
-        found.insert(0, record.best_devices)
+    found = found_before(record)
     trials, exercise = record.trials, record.exercise
     assert trials is not None
     points = np.array(starting_points(exercise.problem, config.seed))
@@ -101,6 +143,12 @@ def starts(
     ways = {digest(others[row]): others[row] for row in ranked}
     alone = np.where(exercise.graph.is_input, -1, 0)  # moves nothing: the last resort
     return found, [*list(ways.values())[:STARTS], alone]
+
+
+def found_before(record: ExerciseRecord) -> list[IntArray]:
+    """(V,) the best of earlier stages, and of the run that this one started from."""
+    found = [record.best_devices] if isfinite(record.best_s) else []
+    return [*found, *(start.devices for start in record.starts)]
 
 
 def pick(trials: Trials, devices: IntArray, stage: RealConfig) -> IntArray:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from doppler.assignment import Assignment
 from doppler.base.arrays import FloatArray
-from doppler.errors import AssignmentError, ConfigError, TrainingError
+from doppler.errors import ConfigError, TrainingError
 from doppler.executor import Executor
 from doppler.graph.graph import Graph
 from doppler.placers.base import cores
@@ -23,13 +23,13 @@ from doppler.policies.trainable import TrainablePolicy
 from doppler.serving.trials import TrialSummary
 from doppler.topology.topology import Topology
 from doppler.training.config import TrainConfig
-from doppler.training.exercise import Exercise
+from doppler.training.exercise import Exercise, vary
 from doppler.training.exercise_record import ExerciseRecord, under
 from doppler.training.imitation import imitate
 from doppler.training.per_step import reinforce_by_steps
-from doppler.training.real import refine
+from doppler.training.real import conclude, refine, refine_unguarded
+from doppler.training.real_mode import fits, mode_of
 from doppler.training.reinforce import between, reinforce
-from doppler.training.variants import vary
 
 Update = Callable[[Any, ExerciseRecord, TrainConfig, float, int], tuple[Tensor, FloatArray]]
 UPDATES: dict[str, Update] = {"imitation": imitate, "sim": reinforce, "real": refine}
@@ -99,17 +99,7 @@ class Trainer:
         graph at hand. `updates` make the loss of an update of each stage; budgets in seconds are by
         the `clock`.
         """
-        if not pairs:
-            raise ConfigError("there is no graph to train on")
-        for graph, _ in pairs:
-            if not len(graph.assigned):
-                raise ConfigError(f"graph `{graph.name}` has no vertices to place")
-        config = config.with_stages(from_nothing=policy is None)
-        if "real" in config.stages and executor is None:
-            raise ConfigError("stage `real` needs an executor", hint="such as doppler.Engine")
-        if policy is not None:
-            config = replace(config, policy=policy.config)
-        config = replace(config, policy=for_devices(config.policy, pairs[0][1].num_devices))
+        config = _complete(config, pairs, policy, executor)
         self.config = config
         self.policy: TrainablePolicy = policy or make_any(config.policy, config.seed)
         self.policy.to(config.device)
@@ -121,7 +111,7 @@ class Trainer:
             ExerciseRecord(
                 Exercise(graph, topology, config),
                 executor=executor,
-                starts=[start for start in starts if _fits(start, graph, topology)],
+                starts=[start for start in starts if fits(start, graph, topology)],
             )
             for graph, topology in pairs
         ]
@@ -157,6 +147,8 @@ class Trainer:
                 shown = lessons[self.update * len(lessons) // len(records) % len(lessons)]
                 self.update += 1
                 self.seconds += self._clock() - began
+                if name == "real" and self.share() >= 1.0:
+                    self._conclude()
                 yield self._progress(name, shown, lr)
             if self.stage < self._last:  # the last stays as it ended, to be extended
                 self.stage, self.update, self.stage_began_s = self.stage + 1, 0, self.seconds
@@ -184,10 +176,20 @@ class Trainer:
         numbers = range(self.update * count, (self.update + 1) * count)
         return list(map(learn, numbers) if pool is None else pool.map(learn, numbers))
 
+    def _conclude(self) -> None:
+        """Choose what Stage III comes to; the time that takes is that of training, too."""
+        began = self._clock()
+        for record in self.records:
+            conclude(self.policy, record, self.config)
+        self.seconds += self._clock() - began
+
     def _update_of(self, stage: str) -> Update:
         """What makes an update of a stage."""
-        per_step = stage == "sim" and self.config.sim.messages == "step"
-        return reinforce_by_steps if per_step else self._updates[stage]
+        if stage == "sim" and self.config.sim.messages == "step":
+            return reinforce_by_steps
+        if stage == "real" and not self.config.real.guarded:
+            return refine_unguarded
+        return self._updates[stage]
 
     @property
     def is_finished(self) -> bool:
@@ -319,10 +321,24 @@ class Trainer:
             record.load_state({k: v.numpy() for k, v in arrays.items()}, numbers)
 
 
-def _fits(start: Assignment, graph: Graph, topology: Topology) -> bool:
-    """Whether an assignment is for this graph on this topology."""
-    try:
-        start.check(graph, topology)
-    except AssignmentError:
-        return False
-    return start.topology in ("", topology.name)
+def _complete(
+    config: TrainConfig,
+    pairs: Sequence[tuple[Graph, Topology]],
+    policy: TrainablePolicy | None,
+    executor: Executor | None,
+) -> TrainConfig:
+    """The config with all that graphs, policy and executor decide; an error if it cannot be."""
+    if not pairs:
+        raise ConfigError("there is no graph to train on")
+    for graph, _ in pairs:
+        if not len(graph.assigned):
+            raise ConfigError(f"graph `{graph.name}` has no vertices to place")
+    config = config.with_stages(from_nothing=policy is None)
+    if "real" in config.stages and executor is None:
+        raise ConfigError("stage `real` needs an executor", hint="such as doppler.Engine")
+    if policy is not None:
+        config = replace(config, policy=policy.config)
+    config = replace(config, policy=for_devices(config.policy, pairs[0][1].num_devices))
+    if "real" not in config.stages:
+        return config
+    return replace(config, real=replace(config.real, mode=mode_of(executor, config.real)))

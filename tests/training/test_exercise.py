@@ -13,8 +13,8 @@ from doppler.programs.random_dag import random_dag
 from doppler.sharding import shard
 from doppler.topology import read_topology
 from doppler.training.config import ImitationConfig, TrainConfig
+from doppler.training.exercise import vary
 from doppler.training.trainer import Trainer
-from doppler.training.variants import vary
 
 
 def test_a_variant_has_the_same_dataflow_and_one_factor_per_meta_op() -> None:
