@@ -16,7 +16,7 @@ from doppler.errors import (  # noqa: E402
     EngineError,
     TrainingError,
 )
-from doppler.placers.search.annealing import AnnealingPlacer  # noqa: E402
+from doppler.placers.search.annealing import AnnealingPlacer, SearchConfig  # noqa: E402
 from doppler.problem import Problem  # noqa: E402
 
 
@@ -65,7 +65,11 @@ def test_an_incumbent_that_fails_again_and_again_ends_it() -> None:
 def test_a_final_race_keeps_what_is_faster_and_says_what_the_policy_gets() -> None:
     work = graph()
     start = np.where(work.is_input, -1, 0)
-    good = AnnealingPlacer().place(Problem(work, MACHINE), seed=0).devices
+    good = (
+        AnnealingPlacer(SearchConfig(evaluations=20_000))
+        .place(Problem(work, MACHINE), seed=0)
+        .devices
+    )
     policy = np.where(work.is_input, -1, np.arange(work.num_vertices) % 4)
     trials = trials_of(work, machine(), replace(REAL.real, final_runs=6))
     trials.begin([start])

@@ -21,7 +21,7 @@ from doppler.errors import (  # noqa: E402
     OutOfMemoryError,
 )
 from doppler.graph import Graph  # noqa: E402
-from doppler.placers.search.annealing import AnnealingPlacer  # noqa: E402
+from doppler.placers.search.annealing import AnnealingPlacer, SearchConfig  # noqa: E402
 from doppler.policies.configs import for_devices  # noqa: E402
 from doppler.policies.dual import make_policy  # noqa: E402
 from doppler.policies.kinds import make_any  # noqa: E402
@@ -203,17 +203,16 @@ class Jitter:
         return replace(trace, **times)
 
 
-@pytest.mark.parametrize("seed", [3, 7])
-def test_it_never_ends_worse_than_its_start(seed: int) -> None:
+def test_it_never_ends_worse_than_its_start() -> None:
     """Of so many races some are won by chance; a final race against the start undoes that.
 
     Three fast runs of a challenger and three slow ones of the incumbent are enough: their spreads
     are then small, and the difference looks certain.
     """
     work, truth = graph(), Simulator(MACHINE)
-    start = AnnealingPlacer().place(Problem(work, MACHINE), seed=0)
+    start = AnnealingPlacer(SearchConfig(evaluations=20_000)).place(Problem(work, MACHINE), seed=0)
     real = replace(REAL.real, episodes=200, max_runs=8)
-    best_s = []
+    best_s, seed = [], 3
     for final_runs in (0, 10):
         config = replace(REAL, seed=seed, real=replace(real, final_runs=final_runs))
         policy = make_policy(config.policy, 0)
@@ -335,7 +334,7 @@ def test_the_paper_preset_with_a_final_race() -> None:
     from doppler.training.presets import preset
 
     work = graph()
-    good = AnnealingPlacer().place(Problem(work, MACHINE), seed=0)
+    good = AnnealingPlacer(SearchConfig(evaluations=20_000)).place(Problem(work, MACHINE), seed=0)
     config = replace(preset("paper"), stages=("real",), policy=CONFIG.policy, threads=1)
     config = replace(config, real=replace(config.real, episodes=5, final_runs=4))
     executor = Flaky(Simulator(MACHINE), lambda *_: None)
