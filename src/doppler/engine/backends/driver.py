@@ -132,7 +132,8 @@ class Captured:
         assert found.value is not None
         self._handle, self._stream = found.value, stream
         self._launch = _function("cuGraphLaunch")
-        _call("cuGraphUpload", self._handle, stream)  # or the first launch does that
+        # If this is refused, the first launch does it.
+        _function("cuGraphUpload")(self._handle, stream)
 
     def __call__(self) -> None:
         """Queue the work."""
