@@ -225,8 +225,11 @@ class Preparation:
             with _naming(graph, v):
                 output = values[output_of(graph, v), d]
                 actions[v] = Exec(d, bind_kernel(kernel, inputs, output, rooms.scratch(v, d)))
-        where = tasks.devices[graph.tensor_producer]
-        return actions, {t: values[t, int(where[t])] for t in self._loaded.results}
+        where = tasks.devices[graph.tensor_producer].tolist()
+        return actions, {
+            t: self._loaded.input(t, 0) if where[t] < 0 else values[t, where[t]]
+            for t in self._loaded.results
+        }
 
 
 class _Rooms:

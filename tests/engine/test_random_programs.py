@@ -1,0 +1,54 @@
+"""Random programs, cut at random, on random devices in random orders: what numpy computes."""
+
+import os
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from engine.running import machine  # noqa: E402
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+from sharding.random_programs import cut_programs, whole_inputs  # noqa: E402
+from strategies import schedules_for  # noqa: E402
+
+from doppler.assignment import Assignment  # noqa: E402
+from doppler.engine.engine import Engine, EngineConfig  # noqa: E402
+from doppler.errors import OutOfMemoryError  # noqa: E402
+from doppler.sharding import shard  # noqa: E402
+from doppler.sharding.evaluate import evaluate_graph  # noqa: E402
+
+EXAMPLES = int(os.environ.get("ENGINE_EXAMPLES", "60"))
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(st.data())
+def test_outputs_are_those_of_numpy_in_every_mode(data: st.DataObject) -> None:
+    """Values are whole numbers, so any order of summation gives the same bits."""
+    program, cuts = data.draw(cut_programs())
+    graph = shard(program, 1, partitions=cuts)
+    inputs = whole_inputs(program, data.draw(st.integers(0, 99)))
+    expected = evaluate_graph(graph, inputs)
+    size = data.draw(st.integers(1, 3))
+    options = {
+        "slots": data.draw(st.integers(1, 2)),
+        "lanes": data.draw(st.integers(0, 2)),
+        "ahead": data.draw(st.integers(0, 2)),
+        "memory_bytes": data.draw(st.sampled_from([np.inf, 1 << 12, 1 << 14, 1 << 16])),
+    }
+    topology = machine(size, **options)
+    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
+    devices = np.where(graph.is_input, -1, rng.integers(size, size=graph.num_vertices))
+    schedule = data.draw(schedules_for(graph, topology, devices))
+    for mode, own in (("dynamic", None), ("fixed", None), ("fixed", schedule)):
+        assignment = Assignment(devices, schedule=own)
+        with Engine(topology, "cpu", EngineConfig(mode=mode)) as engine:
+            try:
+                found = engine.execute(graph, assignment, inputs, repeats=2).outputs
+            except OutOfMemoryError:
+                assert np.isfinite(options["memory_bytes"])
+                continue
+        assert found.keys() == expected.keys()
+        for name, value in expected.items():
+            assert np.array_equal(found[name], value, equal_nan=True), name
