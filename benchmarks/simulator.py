@@ -14,7 +14,6 @@ from pathlib import Path
 from time import perf_counter
 
 import numpy as np
-from simpy_model import SimPyModel
 
 from doppler.assignment import Assignment, write_assignment
 from doppler.graph import Graph, build_graph, write_graph
@@ -146,6 +145,8 @@ def print_table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) 
 
 def alternatives(case: Case) -> list[Callable[[], list[float]]]:
     """The makespans of the first assignments by SimPy, two ways, and by `ReferenceSimulator`."""
+    from simpy_model import SimPyModel  # other benchmarks use this file where SimPy is not
+
     model = SimPyModel(case.graph, case.topology)
     readable = ReferenceSimulator(case.topology)
     rows = case.devices[:CHECKED].tolist()

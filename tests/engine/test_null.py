@@ -139,6 +139,15 @@ def test_a_run_can_be_cancelled_and_the_next_is_not(timeout_s: float) -> None:
     engine.run(graph, assign(graph, 2))
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_a_cancel_before_a_run_ends_no_run(mode: str) -> None:
+    graph, _, _ = chain()
+    backend = NullBackend(machine(), lambda graph, tasks, task: 2e-3)
+    engine = Engine(machine(), backend, EngineConfig(mode=mode))
+    engine.cancel()
+    assert engine.run(graph, assign(graph, 2)).makespan_s > 0
+
+
 def test_no_garbage_is_collected_during_a_run_and_again_afterwards() -> None:
     topology, seen = machine(), list[bool]()
 

@@ -41,9 +41,11 @@ def test_outputs_are_those_of_numpy_in_every_mode(data: st.DataObject) -> None:
     rng = np.random.default_rng(data.draw(st.integers(0, 99)))
     devices = np.where(graph.is_input, -1, rng.integers(size, size=graph.num_vertices))
     schedule = data.draw(schedules_for(graph, topology, devices))
-    for mode, own in (("dynamic", None), ("fixed", None), ("fixed", schedule)):
+    dynamic, fixed = EngineConfig(), EngineConfig(mode="fixed")
+    barriers = EngineConfig(synchronous=True)
+    for config, own in ((dynamic, None), (barriers, None), (fixed, None), (fixed, schedule)):
         assignment = Assignment(devices, schedule=own)
-        with Engine(topology, "cpu", EngineConfig(mode=mode)) as engine:
+        with Engine(topology, "cpu", config) as engine:
             try:
                 found = engine.execute(graph, assignment, inputs, repeats=2).outputs
             except OutOfMemoryError:

@@ -223,7 +223,7 @@ def test_ctrl_c_in_the_solver_ends_the_portfolio_with_the_best_so_far(
 
 
 def after(calls: int, kind: type[BaseException], function: Callable[..., Any]) -> Any:
-    """The function, until it is interrupted in the call after so many."""
+    """The function, which is interrupted after that number of calls."""
     made = []
 
     def interrupted(*arguments: Any, **options: Any) -> Any:

@@ -204,7 +204,7 @@ class Jitter:
 
 
 def test_it_never_ends_worse_than_its_start() -> None:
-    """Of so many races some are won by chance; a final race against the start undoes that.
+    """Among dozens of races some are won by chance; a final race against the start undoes that.
 
     Three fast runs of a challenger and three slow ones of the incumbent are enough: their spreads
     are then small, and the difference looks certain.

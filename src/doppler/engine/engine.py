@@ -3,7 +3,7 @@
 import gc
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
@@ -219,6 +219,8 @@ class Engine:
 
         By the clock of the host; nothing is recorded during a run but its end.
         """
+        if repeats < 1 or warm_up < 0:
+            raise ConfigError("repeats must be at least 1, and warm_up not negative")
         self._cancelled.clear()
         seconds = []
         for n in range(warm_up + repeats):
@@ -278,15 +280,18 @@ class Engine:
             self._prepared.clear()
             self._arena_bytes = [0] * self.topology.num_devices
         key = (assignment, seed if config.strategy == RANDOM else 0, config)
-        if key in self._prepared:
+        found = self._prepared.get(key)
+        if found is None or found.assignment is not assignment:
+            assignment.check(self._problem.graph, self.topology)
+        if found is not None:
             self._prepared.move_to_end(key)
-            return self._prepared[key]
-        assignment.check(self._problem.graph, self.topology)
+            return found
         preparation = Preparation(
             self._problem,
             self.backend,
             self._loaded,
             fixed=config.mode == FIXED,
+            synchronous=config.synchronous,
             limit_memory=config.limit_memory,
             strategy=config.strategy,
         )
@@ -298,9 +303,10 @@ class Engine:
             self._arena_bytes = needed
         while len(self._prepared) >= MAX_PREPARED:
             self._prepared.popitem(last=False)
-        try:
+        prepared = None
+        with suppress(OutOfMemoryError):  # when this ends, nothing holds the arenas any more
             prepared = preparation.prepare(assignment, tables)
-        except OutOfMemoryError:
+        if prepared is None:
             # Devices may share memory, and each has kept as much as any assignment needed there.
             self._prepared.clear()
             self.backend.free_arenas()

@@ -1,5 +1,6 @@
 """The loops that drive a run: the paper's work-conserving one, and one in a fixed order."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,7 @@ from doppler.topology.topology import Topology
 Times = tuple[FloatArray, FloatArray, FloatArray]  # ready, begin and end of each task
 
 
-class Loop:
+class Loop(ABC):
     """One run of prepared tasks: what is started when, and what is known of it."""
 
     def __init__(
@@ -31,15 +32,15 @@ class Loop:
         self._timeout_s, self._is_cancelled = timeout_s, is_cancelled
         self._started: dict[int, float] = {}  # tasks under way: since when
         self._total = len(prepared.table.tasks)
-        self._ended = 0
+        self._ended, self._progress_s = 0, 0.0  # tasks, and when the last of them ended
 
+    @abstractmethod
     def run(self, *, timed: bool = True) -> None:
         """Run all tasks; an error where one fails, or none ends for too long."""
-        raise NotImplementedError
 
+    @abstractmethod
     def times(self) -> Times:
         """When each task of a timed run was ready, began and ended."""
-        raise NotImplementedError
 
     def _start(self, task: int) -> None:
         self._started[task] = self._backend.now_s()
@@ -58,13 +59,15 @@ class Loop:
             raise EngineError("the run was cancelled")
         if not done:
             self._check_time()
+            return done
         for task in done:
             del self._started[task]
-        self._ended += len(done)
+        self._ended, self._progress_s = self._ended + len(done), self._backend.now_s()
         return done
 
+    @abstractmethod
     def _check_time(self) -> None:
-        raise NotImplementedError
+        """Raise an error if nothing has ended for too long."""
 
     def _late(self, task: int) -> EngineError:
         return EngineError(
@@ -140,6 +143,7 @@ class DynamicLoop(Loop):
         while state.unfinished:
             while (task := state.choose()) is not None:
                 self._start(task)
+            assert self._started, "dependencies have a cycle"
             done = self._wait()
             now = backend.now_s()
             for task in done:
@@ -219,4 +223,5 @@ class FixedLoop(Loop):
 
     def _check_time(self) -> None:
         # A task that was started long ago may only have waited for others: the oldest has not.
-        raise self._late(next(iter(self._started)))
+        if self._backend.now_s() - self._progress_s >= self._timeout_s:
+            raise self._late(next(iter(self._started)))

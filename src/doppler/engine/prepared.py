@@ -25,6 +25,7 @@ from doppler.problem import Problem
 from doppler.programs.numpy_ops import Array
 from doppler.schedule import Schedule
 from doppler.scheduler.list_scheduling import list_schedule
+from doppler.scheduler.state import phases
 from doppler.sharding.evaluate import (
     input_blocks,
     join_results,
@@ -114,11 +115,13 @@ class Preparation:
         loaded: Loaded | None,
         *,
         fixed: bool,
+        synchronous: bool,
         limit_memory: bool,
         strategy: str,
     ) -> None:
         """`loaded` is None where nothing is computed."""
         self._problem, self._backend, self._loaded = problem, backend, loaded
+        self._synchronous = synchronous
         self._fixed, self._limit_memory, self._strategy = fixed, limit_memory, strategy
 
     def tables(self, assignment: Assignment, seed: int) -> PlannedTasks:
@@ -143,9 +146,14 @@ class Preparation:
             return planned[0]
 
         buffers = self._buffers(tasks, table)
-        layout = make_layout(
-            buffers, topology, lambda: schedule().tasks.tolist(), limit=self._limit_memory
-        )
+
+        def order() -> list[int]:
+            planned_order: list[int] = schedule().tasks.tolist()
+            if self._synchronous:  # no task waits for one behind a later barrier
+                planned_order.sort(key=phases(graph, tasks).__getitem__)
+            return planned_order
+
+        layout = make_layout(buffers, topology, order, limit=self._limit_memory)
         if layout.after:
             table = task_table(graph, topology, tasks, layout.after)
         return PlannedTasks(tasks, table, layout, schedule() if self._fixed else None)

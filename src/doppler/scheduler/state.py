@@ -160,11 +160,8 @@ class _Barrier:
     """Lets one phase through at a time: phase 2n the execs of level n, 2n + 1 their transfers."""
 
     def __init__(self, graph: Graph, tasks: Tasks) -> None:
-        level = depths(graph)
-        execs = (2 * level).tolist()
-        transfers = (2 * level[graph.tensor_producer[tasks.tensor]] + 1).tolist()
-        self._phase = execs + transfers
-        self._left = [0] * (2 * (int(level.max(initial=0)) + 1))
+        self._phase = phases(graph, tasks)
+        self._left = [0] * (2 * (int(depths(graph).max(initial=0)) + 1))
         for task, phase in enumerate(self._phase):
             if task >= graph.num_vertices or not graph.is_input[task]:
                 self._left[phase] += 1
@@ -186,3 +183,11 @@ class _Barrier:
             self._now += 1
             admitted += self._parked[self._now]
         return admitted
+
+
+def phases(graph: Graph, tasks: Tasks) -> list[int]:
+    """The phase of each task where levels are kept apart by barriers."""
+    level = depths(graph)
+    execs: list[int] = (2 * level).tolist()
+    transfers: list[int] = (2 * level[graph.tensor_producer[tasks.tensor]] + 1).tolist()
+    return execs + transfers

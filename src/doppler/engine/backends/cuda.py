@@ -101,7 +101,7 @@ class CudaBackend:
             self._ends = plan.ends(timed=timed)
             for gpu in self._wiring.whole:
                 torch.cuda.synchronize(gpu)
-            self.idle_s = 0.0
+            self.idle_s, self._woken = 0.0, False
             self._start_clock()
 
     def now_s(self) -> float:
