@@ -357,6 +357,8 @@ class Trouble(CudaBackend):
         return super().prepare(graph, tasks, watched, behind)
 
     def _run(self, task: int, launches: list[Callable[[], None]]) -> None:
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            raise RuntimeError("what runs is decided when it runs, so it is not captured")
         if task in self.instead:
             self.instead[task]()
             return

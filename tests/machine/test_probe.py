@@ -13,7 +13,7 @@ from engine.playing_backend import PlayingBackend, machine, small_graph
 from doppler.assignment import Assignment
 from doppler.cost import DefaultCostModel
 from doppler.engine.backends.registry import make_backend
-from doppler.engine.engine import Engine
+from doppler.engine.engine import Engine, EngineConfig
 from doppler.errors import ConfigError, DopplerError, OutOfMemoryError, UnknownNameError
 from doppler.graph import Graph, OpKind
 from doppler.graph.signatures import signatures
@@ -39,7 +39,7 @@ from doppler.machine.probe import (
     write_probe,
 )
 from doppler.machine.validation import GOOD, diverse_assignments, validate
-from doppler.sim import Simulator
+from doppler.sim import SimConfig, Simulator
 from doppler.topology import Host, Link, Topology, read_topology
 
 PAIRS = [(a, b) for a in range(4) for b in range(4) if a != b]
@@ -243,7 +243,7 @@ def test_refining_comes_after_every_round(monkeypatch: pytest.MonkeyPatch) -> No
     calls: list[tuple[Topology, set[Assignment], set[Assignment]]] = []
     given: list[Topology] = []
 
-    def refine(graph, topology, fitted, held_out) -> Refined:  # type: ignore[no-untyped-def]
+    def refine(graph, topology, fitted, held_out, *, mode) -> Refined:  # type: ignore[no-untyped-def]
         calls.append((topology, *({run.assignment for run in some} for some in (fitted, held_out))))
         better = replace(topology, name=f"refined {len(calls)}")
         return Refined(better, 0.2, 0.1)
@@ -306,12 +306,39 @@ def test_kernels_that_slow_each_other_down_are_found() -> None:
     assert played(machine(1)).topology.contention == {}
 
 
+def test_devices_run_kernels_in_turn_each_beginning_with_another() -> None:
+    works = [TINY, Work(OpKind.MATMUL, 128, "float32")]
+    truth = machine(2)
+    found = Bench(PlayingBackend(truth), truth).kernels(works, (0, 1), 6)
+    alone = [Bench(PlayingBackend(truth), truth).kernel(work, 0, 6) for work in works]
+    for by_kernel in found:
+        medians = [np.median(each) for each in by_kernel]
+        assert medians == pytest.approx([np.median(each) for each in alone], rel=0.01)
+
+
+def test_a_probe_in_fixed_mode_predicts_runs_in_a_fixed_order() -> None:
+    graph, truth = small_graph(), replace(machine(2), host=Host(dispatch_s=2e-6, ahead=1))
+    options: dict = {"devices": 2, "graph": graph, "seconds": 1}
+    result = probe(lambda _: PlayingBackend(truth), mode="fixed", **options)
+    assert all(run.assignment.schedule is not None for run in result.measured)
+    assert "mode fixed" in result.topology.description
+    chosen = diverse_assignments(graph, result.topology, 8)
+    engine = Engine(result.topology, PlayingBackend(truth), EngineConfig(mode="fixed"))
+    with engine:
+        config = SimConfig(mode="fixed")
+        checked = validate(graph, result.topology, engine, chosen, repeats=1, config=config)
+    assert checked.mape < 0.01
+    with pytest.raises(UnknownNameError, match="no mode named `slow`"):
+        probe(lambda _: PlayingBackend(truth), mode="slow", **options)
+
+
 @pytest.mark.parametrize("sizes", [(1, 1), (1, 3)])
 def test_only_kernels_that_began_while_all_devices_were_busy_count(sizes: tuple[int, int]) -> None:
     truth = machine(2)
     devices = [replace(d, launch_s=s * 1e-3) for d, s in zip(truth.devices, sizes, strict=True)]
     truth = replace(truth, devices=tuple(devices))
-    found = Bench(PlayingBackend(truth), truth).kernels(TINY, (0, 1), 12)
+    by_device = Bench(PlayingBackend(truth), truth).kernels([TINY], (0, 1), 12)
+    found = [each for (each,) in by_device]
     assert all(3 <= len(each) <= 12 for each in found)
     assert sizes != (1, 1) or len(found[0]) == len(found[1]) == 12
     assert [np.median(each) for each in found] == pytest.approx([s * 1e-3 for s in sizes], rel=0.01)
@@ -337,7 +364,9 @@ def test_good_runs_and_refining_make_predictions_of_good_assignments_better(
     options: dict = {"devices": 4, "graph": graph, "seconds": 2}
     better = probe(lambda _: kind(truth), seed=7, **options)
     monkeypatch.setattr(probing, "good_assignments", lambda *_: [])
-    monkeypatch.setattr(probing, "refine", lambda _, topology, *__: Refined(topology, 0.0, 0.0))
+    monkeypatch.setattr(
+        probing, "refine", lambda _, topology, *__, **___: Refined(topology, 0.0, 0.0)
+    )
     plain = probe(lambda _: kind(truth), **options)
     chosen = diverse_assignments(graph, better.topology, 24, qualities=GOOD)
     with Engine(truth, kind(truth)) as engine:

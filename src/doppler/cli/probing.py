@@ -51,6 +51,10 @@ def probe(
             "--graph", "-g", metavar="GRAPH", help="Run this graph too, and time its kernels in it."
         ),
     ] = None,
+    mode: Annotated[
+        str,
+        typer.Option(metavar="dynamic|fixed", help="How the engine runs the graph to time it."),
+    ] = "dynamic",
     limit: Annotated[
         float,
         typer.Option("--seconds", min=0.1, max=1e6, metavar="SECONDS", help="About how long."),
@@ -92,6 +96,7 @@ def probe(
             links=links,
             graph=graph,
             devices=devices,
+            mode=mode,
             seed=seed,
             seconds=limit,
         )

@@ -56,6 +56,8 @@ class EngineConfig:
     timeout_s: float = 60.0  # without any task ending, before a run is given up
     depth: int = 256  # tasks under way at a time in fixed mode; a run is stopped that much later
     capture: bool = False  # untimed runs in fixed mode as one CUDA graph, on that backend
+    # CUDA, where another core is free: ask for ends without a pause for so long, then with naps.
+    spin_s: float = 2e-3
 
     def __post_init__(self) -> None:
         unbox_fields(self)
@@ -67,6 +69,8 @@ class EngineConfig:
             raise ConfigError(f"timeout_s is {self.timeout_s}, must be positive")
         if self.capture and self.mode != FIXED:
             raise ConfigError("only a run in fixed order can be captured: mode must be `fixed`")
+        if not self.spin_s >= 0:
+            raise ConfigError(f"spin_s is {self.spin_s}, must not be negative")
         if self.depth < 1:
             raise ConfigError(f"depth is {self.depth}, must be at least 1")
 
@@ -134,6 +138,7 @@ class Engine:
         self.backend: Backend = (
             make_backend(backend, self.topology) if isinstance(backend, str) else backend
         )
+        self.backend.spin_s = self.config.spin_s
         self._problem: Problem | None = None
         self._loaded: Loaded | None = None
         self._prepared: OrderedDict[Any, Prepared] = OrderedDict()  # the last used at the end

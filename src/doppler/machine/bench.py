@@ -105,24 +105,29 @@ class Bench:
     def __init__(self, backend: Backend, topology: Topology) -> None:
         self.backend, self.topology = backend, topology
         self._random = torch.randn(1 << 20, generator=torch.Generator().manual_seed(0))
-        self._kept: dict[tuple[int, int], Any] = {}  # by device and number
-        self._kept_shape: tuple[tuple[int, ...], str] | None = None
+        self._kept: dict[tuple[int, int, tuple[int, ...]], Any] = {}  # by device, number and shape
+        self._kept_for: Any = None
 
     def kernel(self, work: Work, device: int, repeats: int) -> list[float]:
         """Seconds of each of `repeats` runs of a kernel, one after the other, alone."""
-        return self.kernels(work, [device], repeats)[0]
+        return self.kernels([work], [device], repeats)[0][0]
 
-    def kernels(self, work: Work, devices: Sequence[int], repeats: int) -> list[list[float]]:
-        """For each of some devices, seconds of runs of a kernel that began while all were busy.
+    def kernels(
+        self, works: Sequence[Work], devices: Sequence[int], repeats: int
+    ) -> list[list[list[float]]]:
+        """By device and kernel, seconds of runs that began while all devices were busy.
 
-        Up to `repeats` of each. As in the engine the next one is queued while one runs, so that
-        none waits for the host.
+        Every device runs the kernels in turn, up to `repeats` times each, all of one dtype; the
+        second device begins with the second kernel, and so on. As in the engine the next one is
+        queued while one runs, so that none waits for the host.
         """
-        width = len(devices)
-        count = (repeats + WARM_UP) * width
+        width, kinds = len(devices), len(works)
+        count = (repeats + WARM_UP) * kinds * width
         where = [devices[k % width] for k in range(count)]
+        which = [(k // width + k % width) % kinds for k in range(count)]
         builder = GraphBuilder("kernels")
         for k in range(count):
+            work = works[which[k]]
             builder.op(
                 *(f"k{k}", work.kind),
                 reads=[],
@@ -133,22 +138,29 @@ class Bench:
             )
         graph = builder.build()
         tasks = enumerate_tasks(graph, self.topology, np.array(where))
-        launches: list[tuple[Launch, ...]] = [()] * (2 * width)
+        cycle = 2 * kinds * width  # then the same kernels follow, on the same devices
+        launches: list[tuple[Launch, ...]] = [()] * cycle
         if self.backend.computes:
-            outputs = self._rooms([(d, work.output_shape) for d in [*devices] * 2], work.dtype)
+            self._keep_for(tuple(works))
+            like = [works[which[k]] for k in range(cycle)]
+            places = [(where[k], work.output_shape) for k, work in enumerate(like)]
             launches = [
                 (work.launch(self._inputs(work, where[k]), output),)
-                for k, output in enumerate(outputs)
+                for k, (work, output) in enumerate(
+                    zip(like, self._rooms(places, works[0].dtype), strict=True)
+                )
             ]
-        actions = [Exec(device, launches[k % (2 * width)]) for k, device in enumerate(where)]
+        actions = [Exec(device, launches[k % cycle]) for k, device in enumerate(where)]
         plan = self.backend.prepare(graph, tasks, actions)
-        spans = self._drive(plan, range(count), in_flight=2 * width)[WARM_UP * width :]
+        skipped = WARM_UP * kinds * width
+        spans = self._drive(plan, range(count), in_flight=2 * width)[skipped:]
         begin_s = max(span.begin_s for span in spans[:width])
         end_s = min(span.end_s for span in spans[-width:])
-        return [
-            [s.end_s - s.begin_s for s in spans[lane::width] if begin_s <= s.begin_s <= end_s]
-            for lane in range(width)
-        ]
+        found: list[list[list[float]]] = [[[] for _ in works] for _ in devices]
+        for k, span in enumerate(spans, skipped):
+            if begin_s <= span.begin_s <= end_s:
+                found[k % width][which[k]].append(span.end_s - span.begin_s)
+        return found
 
     def _inputs(self, work: Work, device: int) -> list[Any]:
         return [self._values(work.shape, work.dtype, device, k) for k in range(work.num_inputs)]
@@ -160,6 +172,7 @@ class Bench:
         """
         width, elements = len(pairs), (max(size_bytes // 4, 1),)
         graph, tasks = self._transfers([*pairs] * (rounds + 1), size_bytes)
+        self._keep_for((elements, "float32"))
         values = [self._values(elements, "float32", a, lane) for lane, (a, _) in enumerate(pairs)]
         rooms = self._rooms([(b, elements) for _, b in pairs], "float32")
         actions: list[Action | None] = [None] * graph.num_vertices
@@ -211,20 +224,21 @@ class Bench:
         return done
 
     def _values(self, shape: tuple[int, ...], dtype: str, device: int, number: int) -> Any:
-        """Normal values in a device's memory, kept until others of another shape are asked for.
-
-        Constants would spare some hardware its power.
-        """
+        """Normal values in a device's memory: constants would spare some hardware its power."""
         if not self.backend.computes:
             return None
-        if self._kept_shape != (shape, dtype):
-            self._kept.clear()
-            self._kept_shape = shape, dtype
-        if (device, number) not in self._kept:
+        key = device, number, shape
+        if key not in self._kept:
             count = int(np.prod(shape))
             values = self._random.to(torch_dtype(dtype)).repeat(-(-count // len(self._random)))
-            self._kept[device, number] = self.backend.put(values[:count].view(shape), device)
-        return self._kept[device, number]
+            self._kept[key] = self.backend.put(values[:count].view(shape), device)
+        return self._kept[key]
+
+    def _keep_for(self, what: Any) -> None:
+        """Keep values until something else is measured; a dtype is part of what."""
+        if self._kept_for != what:
+            self._kept.clear()
+            self._kept_for = what
 
     def _rooms(self, where: Sequence[tuple[int, tuple[int, ...]]], dtype: str) -> list[Any]:
         """Tensors of these shapes in the memory of these devices, until others are asked for."""

@@ -60,6 +60,15 @@ class HostWatch:
         """Seconds of the host per task, to start it and to see it end."""
         return (self._busy_s + self._run_s) / max(self._tasks, 1)
 
+    @property
+    def spin_s(self) -> float:
+        """Of the backend."""
+        return self._backend.spin_s
+
+    @spin_s.setter
+    def spin_s(self, value: float) -> None:
+        self._backend.spin_s = value
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)
 

@@ -81,46 +81,48 @@ def measure_kernels(
 def measure_contention(
     bench: Bench, devices: Sequence[Device], seconds: float, samples: list[Sample]
 ) -> dict[str, float]:
-    """How many times longer kernels take where all devices run the same one, by family; ≥ 1.
+    """How many times longer kernels take where all devices are busy, by family; at least 1.
 
-    `devices` are those of the bench with their speeds. Each of a few kernels is timed alone on
-    every device, then on all at once; the median over kernels and devices counts. One kernel of
-    each family at least, however short the time; nothing on a single device.
+    `devices` are those of the bench with their speeds. Kernels are timed alone on every device,
+    then while all devices run the families in turn, so that products and what is bound by memory
+    meet as they do in a graph; the median over kernels and devices counts. One kernel of each
+    family at least, however short the time; nothing on a single device.
     """
     if len(devices) == 1:
         return {}
     until, numbers = monotonic() + seconds, range(len(devices))
     ratios: dict[str, list[float]] = {}
     # The largest of each family first: what is left out are the smaller ones.
-    for work in [work for row in zip(*_loads(devices), strict=True) for work in row if work]:
-        family = FAMILIES[work.kind]
-        if family in ratios and monotonic() > until:
-            continue
-        alone = [bench.kernel(work, d, FEW) for d in numbers]
-        together = _together(bench, work)
-        for device, one, other in zip(devices, alone, together, strict=True):
-            samples += [
-                Sample("kernels", work.name, device.name, work.touched_bytes, s) for s in other
-            ]
-            if other and (alone_s := float(np.median(one))) > 0:
-                ratios.setdefault(family, []).append(float(np.median(other)) / alone_s)
+    for works in zip(*_loads(devices), strict=True):
+        if ratios and monotonic() > until:
+            break
+        alone = [[bench.kernel(work, d, FEW) for work in works] for d in numbers]
+        together = _together(bench, works)
+        for device, ones, others in zip(devices, alone, together, strict=True):
+            for work, one, other in zip(works, ones, others, strict=True):
+                samples += [
+                    Sample("kernels", work.name, device.name, work.touched_bytes, s) for s in other
+                ]
+                if other and (alone_s := float(np.median(one))) > 0:
+                    found = ratios.setdefault(FAMILIES[work.kind], [])
+                    found.append(float(np.median(other)) / alone_s)
     return {family: max(1.0, float(np.median(found))) for family, found in ratios.items()}
 
 
-def _together(bench: Bench, work: Work) -> list[list[float]]:
-    """For each device, seconds of a kernel while all run it; none where they never all did."""
-    found: list[list[float]] = []
+def _together(bench: Bench, works: Sequence[Work]) -> list[list[list[float]]]:
+    """By device and kernel, seconds while all devices run them; none where they never all did."""
+    found: list[list[list[float]]] = []
     for repeats in (FEW, 2 * FEW, 4 * FEW):  # a device may be done before another has begun
-        found = bench.kernels(work, range(bench.topology.num_devices), repeats)
-        if all(found):
+        found = bench.kernels(works, range(bench.topology.num_devices), repeats)
+        if all(each for by_kernel in found for each in by_kernel):
             break
     return found
 
 
-def _loads(devices: Sequence[Device]) -> list[list[Work | None]]:
+def _loads(devices: Sequence[Device]) -> list[list[Work]]:
     """For each family, the largest kernels that take no longer than `LOADED_S` on the first device.
 
-    `LOADS` of them, the largest first, None where there are fewer.
+    `LOADS` of them, the largest first; the smallest again where there are fewer.
     """
     device = devices[0]
     roofline = Roofline(device.flops_per_s, device.memory_bytes_per_s, device.launch_s)
@@ -130,11 +132,11 @@ def _loads(devices: Sequence[Device]) -> list[list[Work | None]]:
         [Work(OpKind.INPUT_ELEMWISE, n, "float32") for n in VECTORS],
         [Work(OpKind.SUM_REDUCTION, n, "float32") for n in VECTORS],
     ]
-    found: list[list[Work | None]] = []
+    found: list[list[Work]] = []
     for works in families:
         short = [w for w in works if roofline.seconds(w) <= LOADED_S and w.touched_bytes <= room]
         chosen = [*(short or works[:1])[::-1][:LOADS]]
-        found.append([*chosen, *[None] * (LOADS - len(chosen))])
+        found.append([*chosen, *chosen[-1:] * (LOADS - len(chosen))])
     return found
 
 

@@ -17,7 +17,7 @@ from doppler.base.progress import report
 from doppler.base.writing import find_target, write_text
 from doppler.engine.backends.base import Backend
 from doppler.engine.backends.registry import make_backend
-from doppler.engine.engine import Engine
+from doppler.engine.engine import Engine, EngineConfig
 from doppler.errors import ConfigError, EngineError, OutOfMemoryError
 from doppler.graph.graph import Graph
 from doppler.graph.signatures import signatures
@@ -29,15 +29,14 @@ from doppler.machine.kernels import measure_contention, measure_kernels
 from doppler.machine.links import measure_links
 from doppler.machine.robust import typical_s
 from doppler.machine.validation import good_assignments, refine
+from doppler.scheduler.choose import DYNAMIC, FIXED, check_mode
+from doppler.sim import SimConfig, Simulator
 from doppler.topology.io import write_topology
 from doppler.topology.topology import Topology
 from doppler.trace import Trace
 
-LINKS, KERNELS, CONTENTION = (
-    0.2,
-    0.2,
-    0.05,
-)  # shares of the time for them; what is left is the graph's
+# Shares of the time; what is left is the graph's.
+LINKS, KERNELS, CONTENTION = 0.2, 0.2, 0.05
 SHARES = (0.25, 0.6, 1.0)  # of the graph's time that is over at the end of each round of runs
 FEWEST_ROUNDS = 2  # however short the time
 RANDOM = 2  # random assignments in the first round
@@ -78,6 +77,7 @@ def probe(
     links: str = HOST,
     graph: Graph | None = None,
     devices: int | None = None,
+    mode: str = DYNAMIC,
     ahead: int = 1,
     seed: int = 0,
     seconds: float = 60.0,
@@ -92,7 +92,9 @@ def probe(
     A `graph` is then run under diverse assignments, and its kernels and links get the seconds they
     took there. On the topology that gives, placers and a short search find good ones, which are run
     in turn, twice over: what things take where all devices are busy counts most. Each time the
-    costs of the host are fitted to the measured makespans. All that takes about `seconds`.
+    costs of the host are fitted to the measured makespans. Runs, and the measurements of the host,
+    are in that `mode` of the engine, whose makespans the topology then predicts best. All that
+    takes about `seconds`.
 
     >>> import doppler as dp
     >>> dp.probe("cpu", devices=1, seconds=0.5).topology.num_devices
@@ -100,6 +102,7 @@ def probe(
     """
     if not seconds > 0:
         raise ConfigError(f"seconds is {seconds}, must be positive")
+    check_mode(mode)
     name = backend if isinstance(backend, str) else "custom"
     wanted = Wanted(backend=name, devices=devices, partitions=partitions, links=links)
     make = backend if callable(backend) else _maker(backend)
@@ -107,10 +110,10 @@ def probe(
     machine = find_machine(wanted, ahead=ahead)
     first, errors = _measure_parts(machine, make, seconds, samples, shared=partitions is not None)
     watch = HostWatch(make(first))
-    with Engine(first, cast("Backend", watch)) as engine:
+    with Engine(first, cast("Backend", watch), EngineConfig(mode=mode)) as engine:
         first = replace(first, host=measure_host(engine, samples))
         if graph is None:
-            return ProbeResult(_described(first, None), tuple(samples), errors)
+            return ProbeResult(_described(first, None, mode), tuple(samples), errors)
         runs = _Runs(engine, graph)
         timed, refined = _probe_graph(runs, watch, first, until, seed)
     fitted, held_out = (runs.traces(held_out=h) for h in (False, True))
@@ -121,7 +124,7 @@ def probe(
         makespans={"before": refined.before, "after": refined.after},
     )
     return ProbeResult(
-        topology=_described(refined.topology, graph),
+        topology=_described(refined.topology, graph, mode),
         samples=tuple(samples),
         errors=errors,
         runs=sum(len(found) for found in runs.found.values()),
@@ -211,20 +214,21 @@ def _probe_graph(
 ) -> tuple[Topology, Refined]:
     """The topology as timed in rounds of runs of the graph, and what refining made of it."""
     graph, began = runs.graph, monotonic()
-    chosen = probing_assignments(graph, first, seed)
+    chosen = runs.in_mode(probing_assignments(graph, first, seed), first)
     timed, refined = first, Refined(first, inf, inf)
     host = replace(first.host, completion_s=0.0)  # it is for calibration to find
     for number, share in enumerate(SHARES):
         if number >= FEWEST_ROUNDS and monotonic() > until:
             break
         if number:
-            chosen = good_assignments(graph, refined.topology, seed)
+            chosen = runs.in_mode(good_assignments(graph, refined.topology, seed), refined.topology)
         watch.reset()
         runs.run(chosen, began + share * (until - began))
         host = replace(host, dispatch_s=watch.dispatch_s or host.dispatch_s)
         fitted = runs.traces(held_out=False) or runs.traces(held_out=True)
         timed = calibrate(replace(first, host=host), graph, fitted)
-        refined = refine(graph, timed, *(runs.measured(held_out=h) for h in (False, True)))
+        measured = [runs.measured(held_out=h) for h in (False, True)]
+        refined = refine(graph, timed, *measured, mode=runs.mode)
     return timed, refined
 
 
@@ -232,10 +236,17 @@ class _Runs:
     """The runs of a graph under many assignments."""
 
     def __init__(self, engine: Engine, graph: Graph) -> None:
-        self._engine, self.graph = engine, graph
+        self._engine, self.graph, self.mode = engine, graph, engine.config.mode
         self.found: dict[Assignment, list[Trace]] = {}
         self.failures: dict[Assignment, str] = {}
         self._held_out: set[Assignment] = set()
+
+    def in_mode(self, chosen: Sequence[Assignment], topology: Topology) -> list[Assignment]:
+        """Assignments as they will run: in fixed mode each with its order on that topology."""
+        if self.mode != FIXED:
+            return list(chosen)
+        simulator = Simulator(topology, SimConfig(mode=FIXED))
+        return [replace(one, schedule=simulator.schedule(self.graph, one)) for one in chosen]
 
     def run(self, chosen: Sequence[Assignment], until: float) -> None:
         """Run those that are new; an error if there are runs of none.
@@ -305,7 +316,7 @@ def _samples(graph: Graph, topology: Topology, traces: Sequence[Trace]) -> list[
     return found
 
 
-def _described(topology: Topology, graph: Graph | None) -> Topology:
-    kernels = f" Kernels of graph `{graph.name}` as they ran in it." if graph else ""
+def _described(topology: Topology, graph: Graph | None, mode: str) -> Topology:
+    kernels = f" Kernels of graph `{graph.name}` as they ran in it, mode {mode}." if graph else ""
     text = f"Measured by `dop probe`: {topology.description}{kernels}"
     return replace(topology, description=text)

@@ -24,6 +24,7 @@ from doppler.placers.search.annealing import INSTANT, SearchConfig, search
 from doppler.placers.warm_up import warm_up_search
 from doppler.problem import Problem
 from doppler.resolve import as_assignment, as_graph, as_topology
+from doppler.scheduler.choose import DYNAMIC
 from doppler.sim.config import SimConfig
 from doppler.sim.simulator import Simulator
 from doppler.topology.topology import Topology
@@ -155,18 +156,24 @@ def validate(
 
 
 def refine(
-    graph: Graph, topology: Topology, fitted: Sequence[Measured], held_out: Sequence[Measured]
+    graph: Graph,
+    topology: Topology,
+    fitted: Sequence[Measured],
+    held_out: Sequence[Measured],
+    *,
+    mode: str = DYNAMIC,
 ) -> Refined:
     """The topology with the costs of the host that predict measured makespans best.
 
     What starting a task and seeing its end costs the host is hard to time: it depends on the
     task, on what else the host has to do, and on whether it sleeps. But it shows in the makespans.
     So `dispatch_s` and `completion_s` are scaled until the simulator predicts the fitted ones;
-    good ones count most. If that does not help those held out, nothing changes.
+    good ones count most. If that does not help those held out, nothing changes. `mode` is the one
+    in which they were measured.
     """
     priced = replace(graph, exec_s=Problem(graph, topology).costs.exec_s)
-    off_fitted = _error_of(priced, topology, fitted)
-    off_held_out = _error_of(priced, topology, held_out or fitted)
+    off_fitted = _error_of(priced, topology, fitted, mode)
+    off_held_out = _error_of(priced, topology, held_out or fitted, mode)
     found = [_descend(topology, off_fitted, np.array(start, np.float64)) for start in STARTS]
     _, steps = min(found, key=lambda each: each[0])
     refined = _scaled(topology, steps)
@@ -208,23 +215,28 @@ def _scaled(topology: Topology, steps: FloatArray) -> Topology:
 
 
 def _error_of(
-    graph: Graph, topology: Topology, runs: Sequence[Measured]
+    graph: Graph, topology: Topology, runs: Sequence[Measured], mode: str
 ) -> Callable[[Topology], float]:
     """How far a topology's makespans are off those of runs: the mean of |log(predicted/measured)|.
 
     A run counts by how close it comes to the best; those that do not fit into memory do not.
     """
-    devices = np.array([run.assignment.devices for run in runs]).reshape(
-        len(runs), graph.num_vertices
-    )
-    fits = np.isfinite(Simulator(topology).makespans(graph, devices))
-    devices = devices[fits]
-    measured = np.maximum([run.makespan_s for run in runs], 1e-12)[fits]
-    if not len(measured):
+
+    def predict(topology: Topology, runs: Sequence[Measured]) -> FloatArray:
+        simulator = Simulator(topology, SimConfig(mode=mode))
+        return simulator.makespans(graph, [run.assignment for run in runs])
+
+    kept = [
+        run
+        for run, predicted in zip(runs, predict(topology, runs), strict=True)
+        if np.isfinite(predicted)
+    ]
+    measured = np.maximum([run.makespan_s for run in kept], 1e-12)
+    if not kept:
         return lambda _: 0.0
 
     def error(topology: Topology) -> float:
-        predicted = np.maximum(Simulator(topology).makespans(graph, devices), 1e-12)
+        predicted = np.maximum(predict(topology, kept), 1e-12)
         return float(np.average(np.abs(np.log(predicted / measured)), weights=1 / measured))
 
     return error

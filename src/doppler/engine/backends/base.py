@@ -60,6 +60,7 @@ class Backend(Protocol):
     name: str
     computes: bool  # whether it needs launches and tensors
     idle_s: float  # of the run, in which the host waited and nothing had ended
+    spin_s: float  # for which `wait` may keep a core busy before it sleeps
 
     @property
     def generation(self) -> int:

@@ -46,7 +46,7 @@ class CpuBackend:
     computes = True
 
     def __init__(self, topology: Topology) -> None:
-        self.grace_s, self.idle_s = GRACE_S, 0.0
+        self.grace_s, self.idle_s, self.spin_s = GRACE_S, 0.0, 0.0
         self._crews = _crews(topology)  # of the devices, then of the links
         self._num_devices = topology.num_devices
         self._run = SharedRun(0, behind=False)

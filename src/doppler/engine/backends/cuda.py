@@ -28,7 +28,6 @@ from doppler.tasks import Tasks
 from doppler.topology.topology import Topology
 
 _UNLIMITED_LANES = 4  # streams of a link on which any number of transfers may run
-_SPIN_S = 2e-3  # of asking for events before a nap, where another core is free
 _NAP_S = 5e-5  # between two looks; the system adds as much
 _GRACE_S = 5.0  # for what runs when a run is stopped
 
@@ -48,8 +47,8 @@ class CudaBackend:
     computes = True
 
     def __init__(self, topology: Topology) -> None:
-        self.grace_s, self.idle_s = _GRACE_S, 0.0
-        self.spin_s = _SPIN_S if (os.cpu_count() or 1) > 1 else 0.0
+        self.grace_s, self.idle_s, self.spin_s = _GRACE_S, 0.0, 0.0
+        self._may_spin = (os.cpu_count() or 1) > 1
         gpus = driver.start()
         where = addresses(topology, gpus)
         self._gpus = [address.gpu for address in where]
@@ -138,14 +137,14 @@ class CudaBackend:
         """The tasks that ended."""
         if done := self._ended():
             return done
-        began = perf_counter()
+        began, spin_s = perf_counter(), self.spin_s if self._may_spin else 0.0
         try:
             while not (done := self._ended()):
                 waited = perf_counter() - began
                 if self._woken or waited >= timeout_s:
                     self._woken = False
                     return []
-                if waited > self.spin_s:
+                if waited > spin_s:
                     sleep(_NAP_S)
         finally:
             self.idle_s += perf_counter() - began

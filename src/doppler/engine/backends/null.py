@@ -35,7 +35,7 @@ class NullBackend:
         self._durations, self._num_devices = durations, topology.num_devices
         self._rooms = [device.slots for device in topology.devices]
         self._rooms += [link.lanes for link in topology.links]
-        self._woken, self.idle_s = Event(), 0.0
+        self._woken, self.idle_s, self.spin_s = Event(), 0.0, 0.0
 
     def prepare(
         self,
