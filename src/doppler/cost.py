@@ -124,7 +124,7 @@ class DefaultCostModel:
             zeros = np.zeros(topology.num_links)
             return Costs(frozen(exec_s), graph.transfer_s, frozen(zeros), frozen(zeros))
         return Costs(
-            frozen(exec_s), frozen(np.zeros(graph.num_tensors)), *_link_costs(graph, topology)
+            frozen(exec_s), extra_transfer_s(graph, topology), *_link_costs(graph, topology)
         )
 
 
@@ -189,6 +189,14 @@ def contention(graph: Graph, topology: Topology) -> FloatArray:
         return np.ones(graph.num_vertices)
     family = [FAMILIES.get(kind, "") for kind in graph.kinds]
     return np.array([topology.contention.get(name, 1.0) for name in family])
+
+
+def extra_transfer_s(graph: Graph, topology: Topology) -> FloatArray:
+    """(T,) seconds that each tensor's transfer takes beyond latency and bandwidth of a link."""
+    if not topology.extra_transfer_s:
+        return frozen(np.zeros(graph.num_tensors))
+    sizes, extra = np.array(topology.extra_transfer_s).T
+    return frozen(np.interp(graph.tensor_bytes, sizes, extra))
 
 
 def dtype_class(dtype: str) -> str:

@@ -23,6 +23,8 @@ from doppler.engine.kernels import (
     scratch_bytes,
     torch_dtype,
 )
+from doppler.engine.kernels import DTYPES as TORCH_DTYPES
+from doppler.engine.operands import as_integers
 from doppler.errors import EngineError
 from doppler.graph import Graph, Kernel, OpKind
 from doppler.graph.signatures import signatures
@@ -173,8 +175,17 @@ def assert_program_same(
 
 
 def test_every_function_of_numpy_is_there() -> None:
-    assert UNARY.keys() == numpy_ops.UNARY.keys()
+    assert {*UNARY, "cast"} == numpy_ops.UNARY.keys()
     assert {*BINARY, *KEEP} == numpy_ops.BINARY.keys()
+
+
+@pytest.mark.parametrize("dtype", TORCH_DTYPES.values(), ids=str)
+def test_bits_as_integers_are_all_there_is_to_copy(dtype: torch.dtype) -> None:
+    source = torch.randint(0, 256, (4, 3, 16), dtype=torch.uint8)
+    source = (source % 2).bool() if dtype == torch.bool else source.view(dtype)
+    target = torch.zeros_like(source)
+    torch.bitwise_or(as_integers(source), 0, out=as_integers(target))
+    assert bytes(target.view(torch.uint8).numpy()) == bytes(source.view(torch.uint8).numpy())
 
 
 REAL_ONLY = {"relu", "gelu", "maximum", "minimum", "keep_if_at_least", "keep_if_below"}

@@ -5,6 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from engine.playing_backend import machine, small_graph
+from hypothesis import given
+from hypothesis import strategies as st
 
 from doppler.assignment import Assignment
 from doppler.base.arrays import frozen
@@ -18,6 +20,7 @@ from doppler.machine.calibration import (
     calibrate,
     duration_errors,
     fit_link,
+    tabulate_link,
 )
 from doppler.machine.robust import Samples, differ, equal, typical_s
 from doppler.programs import random_dag
@@ -220,22 +223,34 @@ def test_links_that_differ_keep_their_own_speed() -> None:
     assert costs[2] == pytest.approx(costs[1], rel=0.01)
 
 
-def test_a_link_that_is_no_line_is_not_taken_for_different() -> None:
-    """Its seconds add up to those of its transfers."""
+def test_what_transfers_of_a_size_take_is_known_where_it_is_no_line() -> None:
     graph, truth = small_graph(), machine(3, rate=1e8)
     traces = []
     for trace in runs(graph, truth, 10):
         rate = np.where(trace.moved_bytes > 1000, 1e8, 4e7)  # small ones are slow
         took = np.where(trace.is_transfer, trace.moved_bytes / rate, trace.end_s - trace.begin_s)
         traces.append(replace(trace, end_s=frozen(trace.begin_s + took)))
-    (link,) = calibrate(truth, graph, traces).links
-    moves = [t.moved_bytes[t.is_transfer] for t in traces]
-    measured = sum(float((t.end_s - t.begin_s)[t.is_transfer].sum()) for t in traces)
-    predicted = sum(
-        len(sizes) * link.latency_s + float(sizes.sum()) / link.bandwidth_bytes_per_s
-        for sizes in moves
-    )
-    assert predicted == pytest.approx(measured, rel=0.05)
+    found = calibrate(truth, graph, traces)
+    assert duration_errors(found, graph, traces)["transfer"] < 1e-6
+    line = replace(found, extra_transfer_s=())
+    assert duration_errors(line, graph, traces)["transfer"] > 0.1
+
+
+def test_a_link_that_is_a_line_has_nothing_beyond_it() -> None:
+    true = Link("any", 2e9, latency_s=3e-5)
+    found, extra = tabulate_link(UNKNOWN, samples(true, [10**4, 10**6, 10**8]))
+    assert extra == ()
+    assert found == fit_link(UNKNOWN, samples(true, [10**4, 10**6, 10**8]))
+
+
+@given(st.dictionaries(st.integers(0, 10**9), st.floats(1e-6, 1.0), min_size=1))
+def test_a_tabulated_link_gives_back_its_samples(seconds: dict[int, float]) -> None:
+    link, extra = tabulate_link(UNKNOWN, {n: equal([s]) for n, s in seconds.items()})
+    beyond = dict(extra)
+    assert all(s >= 0 for s in beyond.values())
+    for size, took in seconds.items():
+        predicted = link.latency_s + size / link.bandwidth_bytes_per_s + beyond.get(size, 0.0)
+        assert predicted == pytest.approx(took, rel=0.011)
 
 
 def test_stalls_do_not_count() -> None:

@@ -69,6 +69,7 @@ MEASURED = PLAIN | {
     "links": [PLAIN["links"][0] | {"via": "host"}],
     "exec_s": {MATMUL: 3e-6, "relu 8 -> 8 float32 #0123": [1, 2e-6]},
     "contention": {"elementwise": 1.3, "reduction": 2.0},
+    "extra_transfer_s": [[1e3, 2e-5], [1e6, 0.0]],
 }
 
 
@@ -237,7 +238,7 @@ def test_measured_seconds_can_be_written_in_toml(file):
 
 
 def test_what_was_not_given_is_not_written(tmp_path):
-    keys = ("address", "via", "exec_s", "contention")
+    keys = ("address", "via", "exec_s", "contention", "extra_transfer_s")
     text = topology_to_json(preset("p100x4"))
     assert [key for key in keys if f'"{key}"' in text] == []
 
@@ -246,6 +247,7 @@ def test_seconds_that_are_the_same_on_all_devices_are_written_once(file):
     document = json.loads(topology_to_json(read_topology(file(MEASURED))))
     assert document["exec_s"] == MEASURED["exec_s"]
     assert document["contention"] == MEASURED["contention"]
+    assert document["extra_transfer_s"] == MEASURED["extra_transfer_s"]
     assert document["version"] == 1
 
 
@@ -371,6 +373,10 @@ BAD_FIELDS = [
     ({"links.0.via": 1}, r"links\[0\].via must be text, not 1"),
     ({"links.0.via": "air"}, r"links\[0\].via must be direct or host, not 'air'"),
     ({"exec_s": [1]}, "exec_s must be an object, not list"),
+    ({"extra_transfer_s": 2}, "extra_transfer_s must be a list, not int"),
+    ({"extra_transfer_s": [[1]]}, r"extra_transfer_s\[0\] must be a list of bytes and seconds"),
+    ({"extra_transfer_s": [[1, -1]]}, r"extra_transfer_s\[0\]"),
+    ({"extra_transfer_s": [[2, 0], [1, 0]]}, "extra_transfer_s must be in the order of its bytes"),
     ({"contention": 2}, "contention must be an object, not int"),
     ({"contention": {"conv": 2}}, "contention: unknown key `conv`"),
     ({"contention": {"matmul": 0.9}}, "contention.matmul is 0.9, must be at least 1"),

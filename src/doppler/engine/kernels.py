@@ -134,7 +134,7 @@ def _matmul(b: Binding) -> None:
     except RuntimeError:  # no view has that shape
         product = b.empty(size, b.output.dtype)
         b.launch(multiply, x, y, out=product)
-        b.launch(target.copy_, product.view(target.shape))
+        b.copy(product.view(target.shape), target)
 
 
 def _merged(
@@ -170,7 +170,6 @@ UNARY: dict[str, Callable[..., Any]] = {
     "gelu": lambda x, out: torch.ops.aten.gelu.out(x, approximate="tanh", out=out),
     "square": lambda x, out: torch.mul(x, x, out=out),
     "tanh": torch.tanh,
-    "cast": lambda x, out: out.copy_(x),
 }
 BINARY: dict[str, Callable[..., Any]] = {
     "add": torch.add,
@@ -189,9 +188,12 @@ KEEP: dict[str, tuple[Callable[..., Any], float]] = {  # where this holds, else 
 def _unary(b: Binding) -> None:
     (x,) = b.aligned()
     fn = b.kernel.attributes["fn"]
+    if fn == "cast":
+        b.copy(x, b.output)
+        return
     apply = _affine if fn == "affine" else _plain(UNARY[fn])
     wide = torch.promote_types(x.dtype, b.output.dtype)
-    if x.dtype == b.output.dtype or fn == "cast":
+    if x.dtype == b.output.dtype:
         apply(b, x, b.output)
         return
     if x.dtype != wide:
@@ -201,7 +203,7 @@ def _unary(b: Binding) -> None:
         return
     result = b.empty(x.shape, wide)  # to round only once
     apply(b, x, result)
-    b.launch(b.output.copy_, result)
+    b.copy(result, b.output)
 
 
 def _plain(function: Callable[..., Any]) -> Callable[[Binding, torch.Tensor, torch.Tensor], None]:
@@ -260,7 +262,7 @@ def _reduction(b: Binding) -> None:
     if gone:
         b.launch(reduce, x, gone, out=b.output)
     else:
-        b.launch(b.output.copy_, x)
+        b.copy(x, b.output)
 
 
 def _formation(b: Binding) -> None:
@@ -268,7 +270,7 @@ def _formation(b: Binding) -> None:
     partials, fn = b.operands(), b.kernel.attributes["fn"]
     reduce, combine = REDUCE[fn], BINARY[COMBINE[fn]]
     if len(partials) == 1:
-        b.launch(b.output.copy_, partials[0])
+        b.copy(partials[0], b.output)
     elif len(partials) == 2:
         b.launch(combine, *partials, out=b.output)
     else:
@@ -283,12 +285,12 @@ def _formation(b: Binding) -> None:
 def _complexer(b: Binding) -> None:
     """Pairs as complex numbers, or complex numbers as pairs: one copy, whichever it is."""
     (x,) = b.aligned()
-    b.launch(b.output.view(x.dtype).copy_, x)
+    b.copy(x, b.output.view(x.dtype))
 
 
 def _squeezer(b: Binding) -> None:
     (x,) = b.aligned()
-    b.launch(b.output.copy_, x)
+    b.copy(x, b.output)
 
 
 def _select(b: Binding) -> None:

@@ -29,6 +29,7 @@ KEPT_OF_HOST = 8192
 # For kernels an assignment counts by that power of how close it comes to the best: they slow each
 # other down where all devices are busy, and what matters are assignments that keep them so.
 QUALITY = 2.0
+STRAIGHT = 0.01  # share that transfers may be off a line of their bytes
 AT_ONCE = 1.5  # times dispatch_s within which a host that is not busy starts a task
 TRANSFER, ALL = "transfer", "all"  # beside the kinds of vertices, in errors by kind
 
@@ -112,9 +113,11 @@ class Calibration:
 
     def topology(self) -> Topology:
         """The topology with what was found; what no trace shows stays as it was."""
+        links, extra = self._links()
         return replace(
             self._topology,
-            links=self._links(),
+            links=links,
+            extra_transfer_s=extra,
             host=self._host(),
             exec_s={**self._topology.exec_s, **self._exec_table()},
         )
@@ -165,11 +168,16 @@ class Calibration:
         weight: FloatArray = (whole_s.min(initial=np.inf) / np.maximum(whole_s, 1e-12)) ** QUALITY
         return weight
 
-    def _links(self) -> tuple[Link, ...]:
-        """Links that are alike share their samples, but for those that are different."""
+    def _links(self) -> tuple[tuple[Link, ...], tuple[tuple[float, float], ...]]:
+        """The links, and what transfers take beyond them by bytes.
+
+        Links that are alike share their samples, but for those that are different. Only where all
+        are alike is it known by size what transfers take: it belongs to no link.
+        """
         links = self._topology.links
         alike = _alike([replace(link, name="") for link in links])
         result: list[Link] = []
+        extra: tuple[tuple[float, float], ...] = ()
         for i, (link, kind) in enumerate(zip(links, alike, strict=True)):
             shared: dict[float, list[float]] = {}
             for (j, size), took in sorted(self._moves.items()):
@@ -178,20 +186,27 @@ class Calibration:
             if not shared:
                 result.append(link)
                 continue
-            fitted = fit_link(link, {size: equal(took) for size, took in shared.items()})
-            own = self._ratios(fitted, [i])
-            rest = self._ratios(fitted, [j for j, k in enumerate(alike) if k == kind and j != i])
-            if differ(own, rest):
+            samples = {size: equal(took) for size, took in shared.items()}
+            if len(set(alike)) == 1:
+                fitted, extra = tabulate_link(link, samples)
+            else:
+                fitted = fit_link(link, samples)
+            own = self._ratios(fitted, extra, [i])
+            others = [j for j, k in enumerate(alike) if k == kind and j != i]
+            if differ(own, self._ratios(fitted, extra, others)):
                 fitted = _slowed(fitted, typical_s(*own))
             result.append(fitted)
-        return tuple(result)
+        return tuple(result), extra or self._topology.extra_transfer_s
 
-    def _ratios(self, link: Link, numbers: Sequence[int]) -> Samples:
+    def _ratios(
+        self, link: Link, extra: Sequence[tuple[float, float]], numbers: Sequence[int]
+    ) -> Samples:
         """What transfers over some links took, relative to one, by whose seconds they count."""
+        beyond = dict(extra)
         rows = [
-            (took / _transfer_s(link, size), _transfer_s(link, size))
+            (took / usual_s, usual_s)
             for (number, size), samples in self._moves.items()
-            if number in numbers
+            if number in numbers and (usual_s := _transfer_s(link, size) + beyond.get(size, 0.0))
             for took in samples
         ]
         return Samples(*np.array(rows).reshape(-1, 2).T)
@@ -260,6 +275,27 @@ def fit_link(link: Link, samples: Mapping[float, Samples]) -> Link:
         latency, slope = 0.0, weighted_median((took / size.clip(1))[moved], (count * size)[moved])
     slope = max(slope, 1e-16)
     return replace(link, latency_s=latency, bandwidth_bytes_per_s=1.0 / slope)
+
+
+def tabulate_link(
+    link: Link, samples: Mapping[float, Samples]
+) -> tuple[Link, tuple[tuple[float, float], ...]]:
+    """A link that no sample of seconds by bytes is faster than, and what they take beyond it.
+
+    Transfers in chunks take no straight line of their bytes. Where they do, the link is that line
+    and there is nothing beyond it.
+    """
+    fitted = fit_link(link, samples)
+    size = np.array(sorted(samples), np.float64)
+    took = np.maximum([typical_s(*samples[s]) for s in size.tolist()], 1e-9)
+    slope = 1.0 / fitted.bandwidth_bytes_per_s
+    if np.allclose(fitted.latency_s + slope * size, took, rtol=STRAIGHT):
+        return fitted, ()
+    slope = min(slope, float((took[size > 0] / size[size > 0]).min()))
+    beyond = took - slope * size
+    latency = max(float(beyond.min()), 0.0)
+    table = zip(size.tolist(), np.maximum(beyond - latency, 0.0).tolist(), strict=True)
+    return replace(link, latency_s=latency, bandwidth_bytes_per_s=1.0 / slope), tuple(table)
 
 
 def _assignment(trace: Trace) -> bytes:

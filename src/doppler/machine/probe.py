@@ -224,7 +224,8 @@ def _probe_graph(
             chosen = runs.in_mode(good_assignments(graph, refined.topology, seed), refined.topology)
         watch.reset()
         runs.run(chosen, began + share * (until - began))
-        host = replace(host, dispatch_s=watch.dispatch_s or host.dispatch_s)
+        if runs.mode == DYNAMIC:  # else it is ahead of the devices, and what it waits for is theirs
+            host = replace(host, dispatch_s=watch.dispatch_s or host.dispatch_s)
         fitted = runs.traces(held_out=False) or runs.traces(held_out=True)
         timed = calibrate(replace(first, host=host), graph, fitted)
         measured = [runs.measured(held_out=h) for h in (False, True)]

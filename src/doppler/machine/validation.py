@@ -24,7 +24,7 @@ from doppler.placers.search.annealing import INSTANT, SearchConfig, search
 from doppler.placers.warm_up import warm_up_search
 from doppler.problem import Problem
 from doppler.resolve import as_assignment, as_graph, as_topology
-from doppler.scheduler.choose import DYNAMIC
+from doppler.scheduler.choose import DYNAMIC, FIXED
 from doppler.sim.config import SimConfig
 from doppler.sim.simulator import Simulator
 from doppler.topology.topology import Topology
@@ -169,11 +169,14 @@ def refine(
     task, on what else the host has to do, and on whether it sleeps. But it shows in the makespans.
     So `dispatch_s` and `completion_s` are scaled until the simulator predicts the fitted ones;
     good ones count most. If that does not help those held out, nothing changes. `mode` is the one
-    in which they were measured.
+    in which they were measured: in a fixed order the host is ahead, and its costs stay.
     """
     priced = replace(graph, exec_s=Problem(graph, topology).costs.exec_s)
     off_fitted = _error_of(priced, topology, fitted, mode)
     off_held_out = _error_of(priced, topology, held_out or fitted, mode)
+    if mode == FIXED:
+        before = off_held_out(topology)
+        return Refined(topology, before, before)
     found = [_descend(topology, off_fitted, np.array(start, np.float64)) for start in STARTS]
     _, steps = min(found, key=lambda each: each[0])
     refined = _scaled(topology, steps)

@@ -92,6 +92,8 @@ def topology_to_json(topology: Topology) -> str:
         document["exec_s"] = {key: _one_or_all(s) for key, s in topology.exec_s.items()}
     if topology.contention:
         document["contention"] = dict(topology.contention)
+    if topology.extra_transfer_s:
+        document["extra_transfer_s"] = [list(pair) for pair in topology.extra_transfer_s]
     return to_json(document)
 
 
@@ -119,7 +121,7 @@ def topology_from_document(document: Any, source: str = "topology") -> Topology:
     check_keys(
         document,
         required=("format", "version", "name", "devices"),
-        optional=("description", "host", "links", "exec_s", "contention"),
+        optional=("description", "host", "links", "exec_s", "contention", "extra_transfer_s"),
         source=source,
     )
     try:
@@ -139,6 +141,7 @@ def topology_from_document(document: Any, source: str = "topology") -> Topology:
             description=_text(document, "description", "topology", default=""),
             exec_s=_measured(document.get("exec_s", {}), len(devices)),
             contention=_contention(document.get("contention", {})),
+            extra_transfer_s=_extra(document.get("extra_transfer_s", [])),
         )
     except (TopologyError, FormatError) as error:
         raise TopologyError(f"{source}: {error.message}", hint=error.hint) from None
@@ -214,6 +217,20 @@ def _contention(table: Any) -> dict[str, float]:
     """Factors by family of kernels."""
     check_keys(table, optional=KERNEL_FAMILIES, source="contention")
     return {key: _checked(f, f"contention.{key}", positive=True) for key, f in table.items()}
+
+
+def _extra(rows: Any) -> tuple[tuple[float, float], ...]:
+    """Pairs of bytes and seconds."""
+    if not isinstance(rows, list):
+        raise TopologyError(f"extra_transfer_s must be a list, not {type(rows).__name__}")
+    pairs = []
+    for i, row in enumerate(rows):
+        where = f"extra_transfer_s[{i}]"
+        if not isinstance(row, list) or len(row) != 2:
+            raise TopologyError(f"{where} must be a list of bytes and seconds, not {row!r}")
+        size, extra = (_checked(value, where, positive=False) for value in row)
+        pairs.append((size, extra))
+    return tuple(pairs)
 
 
 def _links(document: dict[str, Any], names: list[str]) -> tuple[list[Link], IntArray]:

@@ -109,11 +109,16 @@ class Topology:
     # Times longer, by family, that a kernel takes where all devices are busy than alone on one,
     # as devices may share caches and memory; 1 for the families it leaves out.
     contention: Mapping[str, float] = field(default_factory=dict)
+    # Bytes, ascending, and the measured seconds that a transfer of that size takes beyond the
+    # latency and bandwidth of its link; interpolated in between.
+    extra_transfer_s: tuple[tuple[float, float], ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "route", frozen(np.asarray(self.route, np.int64)))
         object.__setattr__(self, "exec_s", unboxed(self.exec_s))
         object.__setattr__(self, "contention", unboxed(self.contention))
+        pairs = tuple((float(size), float(extra)) for size, extra in self.extra_transfer_s)
+        object.__setattr__(self, "extra_transfer_s", pairs)
         _check(self)
 
     @property
@@ -207,7 +212,8 @@ class Topology:
 def _fields(topology: Topology) -> tuple[Any, ...]:
     devices = tuple((*_row(d), *sorted(d.flops_per_s.items())) for d in topology.devices)
     values = topology.name, topology.links, topology.host, topology.description
-    return *values, devices, topology.exec_s, topology.contention
+    measured = topology.exec_s, topology.contention, topology.extra_transfer_s
+    return *values, devices, *measured
 
 
 def _row(device: Device) -> tuple[Any, ...]:
@@ -267,6 +273,12 @@ def _check_measured(topology: Topology) -> None:
         _check_real("", f"contention.{family}", factor)
         if factor < 1:
             raise TopologyError(f"contention.{family} is {factor}, must be at least 1")
+    for i, (size, extra) in enumerate(topology.extra_transfer_s):
+        _check_real("", f"extra_transfer_s[{i}]", size)
+        _check_real("", f"extra_transfer_s[{i}]", extra)
+    sizes = [size for size, _ in topology.extra_transfer_s]
+    if sizes != sorted(set(sizes)):
+        raise TopologyError("extra_transfer_s must be in the order of its bytes, each once")
 
 
 def _check_real(

@@ -160,12 +160,15 @@ class Arenas:
         self._found: dict[int, torch.Tensor] = {}  # by device
         self.generation = 0  # how often one was given up
 
+    def must_grow(self, device: int, size: int) -> bool:
+        """Whether the device's piece is too small, or there is none."""
+        found = self._found.get(device)
+        return found is None or found.numel() < size
+
     def get(self, device: int, size: int, where: torch.device) -> torch.Tensor:
         """At least `size` bytes."""
-        found = self._found.get(device)
-        if found is None or found.numel() < size:
+        if self.must_grow(device, size):
             self.generation += self._found.pop(device, None) is not None
-            del found
             try:
                 self._found[device] = torch.empty(size, dtype=torch.uint8, device=where)
             except RuntimeError as error:

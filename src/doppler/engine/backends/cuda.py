@@ -185,7 +185,7 @@ class CudaBackend:
         self.stop()
         if self._broken or self._unsettled:
             return  # nothing can be freed, or is free
-        self._plan, self._starts, self._ends = None, [], []
+        self._let_go()
         self._warm.clear()
         self._clocks.clear()
         for lane in self._all_lanes():
@@ -214,11 +214,18 @@ class CudaBackend:
 
     def arena(self, device: int, size: int) -> torch.Tensor:
         """At least `size` bytes of a device's memory."""
+        if self._arenas.must_grow(device, size):
+            self._let_go()
         return self._arenas.get(device, size, _where(self._gpus[device]))
 
     def free_arenas(self) -> None:
         """Give up all arenas."""
+        self._let_go()
         self._arenas.clear()
+
+    def _let_go(self) -> None:
+        """Forget the last run's plan, whose calls hold tensors in the arenas."""
+        self._plan, self._starts, self._ends = None, [], []
 
     # Completions.
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
+from warnings import catch_warnings, simplefilter
 
 import torch
 
@@ -257,7 +258,9 @@ def _capture(launches: Calls, stream: torch.cuda.Stream, pool: Any) -> Launch | 
             for launch in launches:
                 launch()
         finally:
-            graph.capture_end()
+            with catch_warnings():
+                simplefilter("ignore")  # an empty graph, of a kernel that cannot be captured
+                graph.capture_end()
         graph.replay()  # the first time takes longer
     except RuntimeError:  # a kernel that waits for the device, or asks it something
         return None
