@@ -53,6 +53,7 @@ from doppler.placers.search.orders import OrderConfig, improve_order
 from doppler.placers.warm_up import warm_up_search
 from doppler.problem import Problem
 from doppler.programs.registry import workload
+from doppler.scheduler.choose import DYNAMIC, FIXED
 from doppler.sim import SimConfig, Simulator
 from doppler.trace import Trace
 from doppler.training.config import TrainConfig
@@ -81,6 +82,7 @@ SIZES: dict[str, dict[str, dict[str, int]]] = {  # large enough to keep a device
 }
 HEURISTICS = ("critical-path", "enumerative")
 ORDERS = 2000  # that are tried for what was trained
+DYNAMIC_ROWS = ("single", "search")  # of a study of mode `fixed`
 SINGLE_RUNS = 5  # of the assignment to one device, which takes longest and varies least
 
 
@@ -95,16 +97,7 @@ def study(name: str, args: argparse.Namespace) -> Result:
     """All measurements of one workload on one machine."""
     devices, began = args.partitions or args.devices, perf_counter()
     graph = make_graph(name, args.backend, devices)
-    found = probe(
-        args.backend,
-        partitions=args.partitions,
-        devices=None if args.partitions else devices,
-        links=args.links,
-        graph=graph,
-        seconds=args.probe_seconds,
-    )
-    if args.topologies:
-        write_probe(found, Path(args.topologies) / f"{name}-{devices}.json")
+    found = probe_in(FIXED if args.fixed_only else DYNAMIC, graph, devices, args)
     problem = Problem(graph, found.topology)
     result: Result = {
         "workload": name,
@@ -122,20 +115,47 @@ def study(name: str, args: argparse.Namespace) -> Result:
         alone = typical_run([engine.run(graph, on_one(problem)) for _ in range(SINGLE_RUNS)])
         result["ideal_ms"] = float(alone.busy_s().sum()) / devices * 1e3
         assignments = place_all(problem, engine, args)
-        result["placed"] = measure(problem, engine, assignments, args, alone)
+        some = {key: assignments[key] for key in assignments if key in DYNAMIC_ROWS}
+        chosen = some if args.fixed_only else assignments
+        result["placed"] = measure(problem, engine, chosen, args, alone)
         if args.assignments and not args.fixed_only:
             result["validation"] = validation(problem, engine, args)
-    some = {key: assignments[key] for key in SYNCHRONOUS if not args.fixed_only}
-    with Engine(found.topology, args.backend, EngineConfig(synchronous=True)) as engine:
-        result["synchronous"] = measure(problem, engine, some, args)
+    if not args.fixed_only:
+        some = {key: assignments[key] for key in SYNCHRONOUS}
+        with Engine(found.topology, args.backend, EngineConfig(synchronous=True)) as engine:
+            result["synchronous"] = measure(problem, engine, some, args)
+        found = probe_in(FIXED, graph, devices, args)
+        problem = Problem(graph, found.topology)
     ordered = place_in_order(problem, assignments, args)
-    with Engine(found.topology, args.backend, EngineConfig(mode="fixed")) as engine:
+    with Engine(found.topology, args.backend, EngineConfig(mode=FIXED)) as engine:
         result["fixed"] = measure(problem, engine, ordered, args, alone)
         if args.assignments:
             result["validation_fixed"] = validation(problem, engine, args)
+    if args.capture:
+        config = EngineConfig(mode=FIXED, capture=True)
+        with Engine(found.topology, args.backend, config) as engine:
+            some = {"search": ordered["search"]}
+            result["captured"] = measure(problem, engine, some, args)
     result["study_s"] = perf_counter() - began
     print(f"  {result['study_s']:.0f} s in all", flush=True)
     return result
+
+
+def probe_in(mode: str, graph: Graph, devices: int, args: argparse.Namespace) -> ProbeResult:
+    """The machine as runs of the graph in that mode show it."""
+    found = probe(
+        args.backend,
+        partitions=args.partitions,
+        devices=None if args.partitions else devices,
+        links=args.links,
+        graph=graph,
+        mode=mode,
+        seconds=args.probe_seconds,
+    )
+    if args.topologies:
+        name = graph.name.replace(" ", "-")
+        write_probe(found, Path(args.topologies) / f"{name}-{devices}-{mode}.json")
+    return found
 
 
 def probed(problem: Problem, found: ProbeResult) -> Result:
@@ -359,7 +379,10 @@ def main() -> None:
     run.add_argument("--devices", type=int, default=2)
     run.add_argument("--links", default="host")
     run.add_argument("--assignments", type=int, default=100)
-    run.add_argument("--fixed-only", action="store_true", help="leave out what only dynamic needs")
+    run.add_argument(
+        "--fixed-only", action="store_true", help="in mode dynamic one device and search alone"
+    )
+    run.add_argument("--capture", action="store_true", help="runs as one CUDA graph, too")
     run.add_argument("--repeats", type=int, default=20)
     run.add_argument("--traces", type=int, default=20)
     run.add_argument("--check-repeats", type=int, default=3)

@@ -29,13 +29,15 @@ def show(paths: list[Path]) -> None:
         _row("---", ["---"] * len(some))
         _show_placed(some)
         _show_barriers(some)
-        if all("validation" in r for r in some):
-            _show_validation(some)
+        for key, mode in (("validation", ""), ("validation_fixed", ", in fixed order")):
+            if all(key in r for r in some):
+                _show_validation([r[key] for r in some], [noise_of(r, key) for r in some], mode)
 
 
 def _show_placed(some: list[Result]) -> None:
     """The makespans of all methods in both modes, and their yardsticks."""
-    for key, mode in (("placed", ""), ("fixed", ", in fixed order")):
+    modes = (("placed", ""), ("fixed", ", in fixed order"), ("captured", ", as one CUDA graph"))
+    for key, mode in modes:
         for name in _names(some, key):
             _row(f"{name}{mode}", [_spread(r[key][name]) for r in some])
     _row("ideal", [f"{r['ideal_ms']:.1f}" for r in some])
@@ -52,7 +54,7 @@ def _show_placed(some: list[Result]) -> None:
 
 def _show_barriers(some: list[Result]) -> None:
     """What work conservation saves; where that is negative, barriers are faster."""
-    if not all(r["synchronous"] for r in some):
+    if not all(r.get("synchronous") for r in some):
         return
     for name in SYNCHRONOUS:
         _row(f"{name}, bulk-synchronous", [_spread(r["synchronous"][name]) for r in some])
@@ -63,15 +65,13 @@ def _show_barriers(some: list[Result]) -> None:
     _row("faster with barriers", [", ".join(names) or "none" for names in losing])
 
 
-def _show_validation(some: list[Result]) -> None:
-    """How well the simulator predicts, in dynamic mode."""
-    checks = [r["validation"] for r in some]
-    _row("assignments validated", [str(len(c["measured_ms"])) for c in checks])
+def _show_validation(checks: list[Result], noise: list[float], mode: str) -> None:
+    """How well the simulator predicts in a mode."""
+    _row(f"assignments validated{mode}", [str(len(c["measured_ms"])) for c in checks])
     _row("Pearson", [f"{c['pearson']:.4f}" for c in checks])
     _row("Spearman", [f"{c['spearman']:.3f}" for c in checks])
     _row("Spearman, best quarter", [f"{c['best_spearman']:.2f}" for c in checks])
     _row("mean absolute error", [f"{100 * c['mape']:.1f} %" for c in checks])
-    noise = [noise_of(r) for r in some]
     _row("noise of what was measured", [f"{100 * x:.1f} %" for x in noise])
     perfect = [of_a_perfect_simulator(c, x) for c, x in zip(checks, noise, strict=True)]
     _row("Spearman of a perfect simulator", [f"{p[0]:.3f}" for p in perfect])
@@ -97,13 +97,13 @@ def _yardstick(found: Result, name: str) -> str:
     return f"{mean:.3f} ± {std:.3f}" if std else f"{mean:.3f}"
 
 
-def noise_of(result: Result) -> float:
+def noise_of(result: Result, key: str = "validation") -> float:
     """Standard deviation of what was measured under one assignment, as a share of it.
 
     Where all that were validated ran twice, of the mean of the two; otherwise of one run, by those
     that were placed.
     """
-    checked = result["validation"]
+    checked = result[key]
     shares = np.array(checked["spread_ms"]) / np.array(checked["measured_ms"])
     if not shares.any():
         placed = [found for name, found in result["placed"].items() if name != "single"]

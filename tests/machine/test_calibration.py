@@ -233,7 +233,7 @@ def test_what_transfers_of_a_size_take_is_known_where_it_is_no_line() -> None:
     found = calibrate(truth, graph, traces)
     assert duration_errors(found, graph, traces)["transfer"] < 1e-6
     line = replace(found, extra_transfer_s=())
-    assert duration_errors(line, graph, traces)["transfer"] > 0.1
+    assert duration_errors(line, graph, traces)["transfer"] > 0.01
 
 
 def test_a_link_that_is_a_line_has_nothing_beyond_it() -> None:
