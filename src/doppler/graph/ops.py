@@ -11,7 +11,7 @@ class OpKind(StrEnum):
     'MATMUL'
     """
 
-    INPUT = "input"  # an input tensor: ready everywhere, never assigned
+    INPUT = "input"  # an input tensor: given, never assigned
     MATMUL = "matmul"  # matrix multiplication, or any contraction of two tensors
     INPUT_ELEMWISE = "input-elemwise"  # a function of every element of one tensor
     STRAIGHT_ELEMWISE = "straight-elemwise"  # of two tensors of the same shape

@@ -89,9 +89,9 @@ def topology_to_json(topology: Topology) -> str:
             "shared": True,
             "one_way": True,
             "pairs": served,
-            **({"host": alone} if alone else {}),
+            **({"host": hosts} if hosts else {}),
         }
-        for link, served, alone in zip(topology.links, pairs, hosted, strict=True)
+        for link, served, hosts in zip(topology.links, pairs, hosted, strict=True)
     ]
     if topology.exec_s:
         document["exec_s"] = {key: _one_or_all(s) for key, s in topology.exec_s.items()}
