@@ -55,7 +55,12 @@ def least_ms(graph: Graph, topology: Topology) -> float:
     """Milliseconds that the graph takes at least on the first device alone, however scheduled."""
     first = {signature: seconds[:1] for signature, seconds in topology.exec_s.items()}
     alone = replace(
-        topology, devices=topology.devices[:1], links=(), route=np.array([[-1]]), exec_s=first
+        topology,
+        devices=topology.devices[:1],
+        links=(),
+        route=np.array([[-1]]),
+        exec_s=first,
+        host_links=(),
     )
     bounds = lower_bounds(graph, alone)
     return max(bounds.path_s, bounds.work_s, bounds.window_s, bounds.host_s) * 1e3

@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from doppler.base.arrays import IntArray
-from doppler.graph import Graph, build_graph
+from doppler.graph import Graph, InputKind, build_graph
 from doppler.schedule import Schedule, all_tasks
 from doppler.tasks import dependencies, enumerate_tasks
 from doppler.topology import DTYPE_CLASSES, KERNEL_FAMILIES, Device, Host, Link, Topology
@@ -57,6 +57,8 @@ def graphs(draw: st.DrawFn, *, max_vertices: int = 8, num_devices: int | None = 
         kinds=kinds,
         flops=column(whole_sizes, size),
         touched_bytes=column(whole_sizes, size),
+        input_kinds=[draw(st.sampled_from(InputKind)) if k == "input" else "" for k in kinds],
+        temporary_bytes=draw(st.none() | st.lists(whole_sizes, min_size=size, max_size=size)),
         exec_s=None if exec_s is None else column(exec_s, size),
         tensor_producer=producers,
         tensor_bytes=column(whole_sizes, len(producers)),
@@ -97,7 +99,16 @@ def topologies(
     host = Host(draw(seconds), draw(seconds), ahead=draw(st.integers(0, 2)))
     factors = st.dictionaries(st.sampled_from(KERNEL_FAMILIES), st.floats(1, 3))
     contention = draw(st.just({}) | factors)
-    return Topology("random", tuple(devices), tuple(links), route, host, contention=contention)
+    to_host = st.lists(st.integers(0, len(links) - 1), min_size=size, max_size=size)
+    return Topology(
+        "random",
+        tuple(devices),
+        tuple(links),
+        route,
+        host,
+        contention=contention,
+        host_links=draw(st.just(()) | to_host.map(tuple)),
+    )
 
 
 @st.composite

@@ -1,4 +1,5 @@
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from doppler.cost import Costs, DefaultCostModel, GivenCosts
 from doppler.errors import ConfigError
-from doppler.graph import Graph, GraphBuilder
+from doppler.graph import Graph, GraphBuilder, build_graph
 from doppler.problem import Problem
 from doppler.topology import Topology, preset
 
@@ -81,6 +82,19 @@ def test_digest_depends_on_the_costs() -> None:
     )
     assert Problem(graph, topology).digest() == problem.digest()
     assert Problem(graph, topology, GivenCosts(twice)).digest() != problem.digest()
+
+
+def test_digest_depends_on_input_kinds_and_host_links() -> None:
+    graph, topology = diamond(), preset("reference:2")
+    variants = [
+        graph,
+        build_graph(**graph.columns() | {"input_kinds": ["resident", "", "", ""]}),
+        build_graph(**graph.columns() | {"input_kinds": ["streamed", "", "", ""]}),
+        build_graph(**graph.columns() | {"temporary_bytes": [0, 0, 1, 0]}),
+    ]
+    digests = {Problem(each, topology).digest() for each in variants}
+    digests.add(Problem(graph, replace(topology, host_links=(0, 0))).digest())
+    assert len(digests) == 5
 
 
 def test_survives_pickling() -> None:

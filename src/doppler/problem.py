@@ -164,6 +164,10 @@ class Problem:
         arrays += [self.memory_bytes, self.graph.tensor_bytes]
         sizes = [self.slots.tolist(), self.lanes.tolist()]
         sha = hashlib.sha256(f"{self.graph.digest()} {topology.host} {sizes}".encode())
+        if self.graph.is_resident.any() or self.graph.is_streamed.any():
+            sha.update("\0".join(self.graph.input_kinds).encode() + b"\1")
+        if topology.has_host_links:
+            sha.update(f"host links {topology.host_links}".encode())
         for array in arrays:
             sha.update(np.ascontiguousarray(array).tobytes() + b"\1")
         return f"sha256:{sha.hexdigest()}"

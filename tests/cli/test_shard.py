@@ -4,7 +4,7 @@ import pytest
 from command_line import Dop
 
 from doppler.formats import read_graph
-from doppler.programs import chainmm, ffnn
+from doppler.programs import chainmm, ffnn, mlp
 from doppler.sharding import shard
 
 
@@ -31,6 +31,15 @@ def test_shard_takes_sizes_cuts_and_method(dop: Dop, tmp_path: Path) -> None:
     assert dop("shard", "mlp", "--method", "even", "--parts", "8", "-o", "h.json").code == 0
 
 
+def test_shard_says_where_inputs_are(dop: Dop, tmp_path: Path) -> None:
+    options = ("shard", "mlp", "--size", "width=64", "--size", "batch=64", "-o")
+    program = mlp(width=64, batch=64)
+    assert dop(*options, "a.json").code == 0
+    assert read_graph(tmp_path / "a.json") == shard(program, 4, inputs="resident")
+    assert dop(*options, "b.json", "--inputs", "marked").code == 0
+    assert read_graph(tmp_path / "b.json") == shard(program, 4, inputs="marked")
+
+
 def test_workloads_that_are_graphs_already(dop: Dop, tmp_path: Path) -> None:
     report = dop("shard", "cholesky", "--parts", "4", "-o", "g.json", "--json").json()
     assert (report["vertices"], report["inputs"]) == (10 + 20, 10)
@@ -51,6 +60,8 @@ def test_workloads_that_are_graphs_already(dop: Dop, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["mlp", "--inputs", "here"], ["no kind of inputs named `here`", "known: "]),
+        (["cholesky", "--inputs", "resident"], ["is a graph already", "--inputs"]),
         (["chainm"], ["no workload named `chainm`", "did you mean `chainmm`?"]),
         (["chainmm", "--size", "sise=3"], ["no size named `sise`", "did you mean `size`?"]),
         (["chainmm", "--size", "size"], ["not of the form name=value"]),

@@ -40,7 +40,18 @@ TEXTS += ["[/bold]", "[bold]", "[link=x]y", ":smile:", "\\", "\\x1b", "{0}", "%s
 TEXTS += ["x\u202ey", "\u2066", "\u200b", "\ufeff", "\u2028", "\ud800", "\udcff", "\U000e0001"]
 TEXTS += ["e\u0301", "\u0600", "漢字", "🏳️‍🌈", "a" * 5000, "é" * 300, "-", "/dev/null"]
 TEXTS += ["../x", "a,b"]
-TEXTS += ["input", "p100x4", "reference:2", "reference:0", "doppler-graph", "null", "nan", "0"]
+TEXTS += [
+    "input",
+    "streamed",
+    "others",
+    "p100x4",
+    "reference:2",
+    "reference:0",
+    "doppler-graph",
+    "null",
+    "nan",
+    "0",
+]
 
 GRAPH = {
     "format": "doppler-graph",
@@ -53,6 +64,8 @@ GRAPH = {
         "bytes": [0, 3000000, 1000, 7],
         "meta_op": ["", "m", "m", ""],
         "role": ["", "shard", "shard", "reduce"],
+        "input_kind": ["resident", "", "", ""],
+        "temporary_bytes": [0, 0, 9, 0],
     },
     "tensors": {"producer": [0, 1, 2, 3], "bytes": [4000, 5000, 6000, 8]},
     "edges": {"tensor": [0, 0, 1, 2], "reader": [1, 2, 3, 3]},
@@ -96,6 +109,10 @@ latency_s = 0.00001
 lanes = 1
 shared = true
 pairs = "others"
+[[links]]
+name = "pcie"
+bandwidth_bytes_per_s = 1000000000
+host = "others"
 [contention]
 elementwise = 1.3
 """

@@ -7,7 +7,7 @@ import strategies
 from hypothesis import given
 
 from doppler.errors import GraphError
-from doppler.graph import Graph, GraphBuilder, Kernel, OpKind, build_graph
+from doppler.graph import Graph, GraphBuilder, InputKind, Kernel, OpKind, build_graph
 
 
 def chain(**changes):
@@ -106,6 +106,32 @@ def test_texts_may_be_of_a_kind_of_text():
     assert chain(kinds=np.array(["input", "matmul", "mine"])).kinds == ("input", "matmul", "mine")
 
 
+def test_inputs_are_everywhere_unless_their_kind_is_given():
+    b = GraphBuilder()
+    inputs = [
+        b.input("x", output_bytes=1),
+        b.input("w", output_bytes=1, kind="resident"),
+        b.input("q", output_bytes=1, kind=InputKind.STREAMED),
+    ]
+    b.op("y", "matmul", reads=inputs, output_bytes=1, temporary_bytes=7)
+    graph = b.build()
+    assert graph.input_kinds == ("everywhere", "resident", "streamed", "")
+    assert {type(kind) for kind in graph.input_kinds} == {str}
+    assert graph.is_input.tolist() == [True, True, True, False]
+    assert graph.is_resident.tolist() == [False, True, False, False]
+    assert graph.is_streamed.tolist() == [False, False, True, False]
+    assert graph.temporary_bytes.tolist() == [0, 0, 0, 7]
+    assert chain().input_kinds == ("everywhere", "", "")
+    assert chain(input_kinds=["", "", ""]) == chain(input_kinds=["everywhere", "", ""]) == chain()
+    assert not chain().temporary_bytes.any()
+
+
+def test_an_unknown_input_kind_gets_a_hint():
+    with pytest.raises(GraphError) as error:
+        chain(input_kinds=["weights", "", ""])
+    assert error.value.hint == "known: everywhere, resident, streamed"
+
+
 def test_a_graph_may_be_empty():
     graph = GraphBuilder().build()
     assert (graph.num_vertices, graph.num_tensors, graph.num_edges) == (0, 0, 0)
@@ -154,6 +180,13 @@ BAD_COLUMNS = [
     ({"name": None}, "the graph's name must be text, not None"),
     ({"flops": [0, 1]}, "vertices.flops has 2 entries, expected 3"),
     ({"flops": [0, -1, 0]}, r"vertices.flops\[1\] \(vertex `a`\) is -1"),
+    ({"input_kinds": ["", ""]}, "vertices.input_kind has 2 entries for 3 vertices"),
+    ({"input_kinds": [None, "", ""]}, r"vertices.input_kind\[0\] must be text, not None"),
+    ({"input_kinds": ["here", "", ""]}, "input `x` has the unknown kind `here`"),
+    ({"input_kinds": ["", "resident", ""]}, "vertex `a` has the input kind `resident`, but is a"),
+    ({"temporary_bytes": [0, -1, 0]}, r"vertices.temporary_bytes\[1\] \(vertex `a`\) is -1"),
+    ({"temporary_bytes": [0, 0, math.nan]}, r"vertices.temporary_bytes\[2\] .* is nan"),
+    ({"temporary_bytes": [0]}, "vertices.temporary_bytes has 1 entries, expected 3"),
     ({"flops": [0, math.nan, 0]}, r"vertices.flops\[1\] \(vertex `a`\) is nan"),
     ({"flops": [0, math.inf, 0]}, r"vertices.flops\[1\] \(vertex `a`\) is inf"),
     ({"flops": [0, 10**400, 0]}, r"vertices.flops\[1\] \(vertex `a`\) is inf"),
@@ -222,12 +255,15 @@ OTHER_DATAFLOW = [
     {"kinds": ["input", "matmul", "select"]},
     {"tensor_producer": [0, 1, 1]},
     {"tensor_bytes": [1, 2, 4]},
+    {"temporary_bytes": [0, 1, 0]},
     {"edge_tensor": [0, 0]},
     {"edge_reader": [2, 2]},
     {"edge_tensor": [0], "edge_reader": [1]},
 ]
 SAME_DATAFLOW = [
     {"name": "other"},
+    {"input_kinds": ["resident", "", ""]},
+    {"input_kinds": ["streamed", "", ""]},
     {"flops": [0, 1, 2]},
     {"touched_bytes": [0, 1, 2]},
     {"meta_ops": ["", "m", "m"]},

@@ -100,6 +100,27 @@ def test_the_documented_example_reads():
     assert graph.edge_reader.tolist() == [1, 2]
 
 
+def test_input_kinds_and_temporary_bytes_are_read_and_written_where_there_are_some():
+    changes = {
+        "vertices.input_kind": ["resident", "", ""],
+        "vertices.temporary_bytes": [0, 5, 0],
+    }
+    graph = graph_from_json(ffnn_with(changes))
+    assert graph.is_resident.tolist() == [True, False, False]
+    assert graph.temporary_bytes.tolist() == [0, 5, 0]
+    vertices = json.loads(graph_to_json(graph))["vertices"]
+    assert vertices["input_kind"] == ["resident", "", ""]
+    assert vertices["temporary_bytes"] == [0, 5, 0]
+    defaults = {
+        "vertices.input_kind": ["everywhere", "", ""],
+        "vertices.temporary_bytes": [0, 0, 0],
+    }
+    graph = graph_from_json(ffnn_with(defaults))
+    assert graph == graph_from_json(FFNN)
+    vertices = json.loads(graph_to_json(graph))["vertices"]
+    assert not {"input_kind", "temporary_bytes"} & vertices.keys()
+
+
 def test_optional_columns_may_be_absent():
     vertices = {"kind": ["input", "matmul", "matmul"]}
     changes = {"name": ..., "vertices": vertices, "tensors.transfer_s": ...}

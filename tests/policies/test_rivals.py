@@ -209,10 +209,11 @@ def relabelled(graph: Graph, order: np.ndarray) -> Graph:
     """The same graph with its vertices in another order."""
     back = np.argsort(order)
     columns = graph.columns()
-    for name in ("vertex_names", "kinds", "meta_ops", "roles", "dtypes", "kernels"):
+    texts = ("vertex_names", "kinds", "input_kinds", "meta_ops", "roles", "dtypes")
+    for name in (*texts, "kernels"):
         if len(columns[name]):
             columns[name] = tuple(columns[name][v] for v in order.tolist())
-    for name in ("flops", "touched_bytes"):
+    for name in ("flops", "touched_bytes", "temporary_bytes"):
         columns[name] = columns[name][order]
     columns["tensor_producer"] = back[graph.tensor_producer]
     columns["edge_reader"] = back[graph.edge_reader]

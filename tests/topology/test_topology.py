@@ -102,11 +102,35 @@ def test_p100x4_has_a_link_of_its_own_for_every_ordered_pair():
     topology = preset("p100x4")
     assert [d.name for d in topology.devices] == ["gpu0", "gpu1", "gpu2", "gpu3"]
     assert {d.memory_bytes for d in topology.devices} == {16e9}
-    assert topology.num_links == 12
-    assert {link.bandwidth_bytes_per_s for link in topology.links} == {20e9}
+    assert {link.bandwidth_bytes_per_s for link in topology.links[:12]} == {20e9}
     assert topology.links[topology.route[1, 3]].name == "nvlink gpu1→gpu3"
     assert sorted(topology.route[topology.route >= 0].tolist()) == list(range(12))
     assert topology.host == Host(dispatch_s=30e-6, completion_s=1e-3, ahead=8)
+
+
+@pytest.mark.parametrize(
+    ("name", "speeds"),
+    [
+        ("p100x4", [12e9] * 4),
+        ("p100x4-8gb", [12e9] * 4),
+        ("v100x8", [12e9] * 8),
+        ("a100x2-t4x2", [24e9, 24e9, 12e9, 12e9]),
+    ],
+)
+def test_gpus_have_a_link_to_the_host_each_after_those_between_devices(name, speeds):
+    topology = preset(name)
+    links = [topology.links[i] for i in topology.host_links]
+    assert topology.has_host_links
+    assert topology.host_links == tuple(range(topology.route.max() + 1, topology.num_links))
+    assert [link.bandwidth_bytes_per_s for link in links] == speeds
+    assert {(link.latency_s, link.lanes) for link in links} == {(10e-6, 1)}
+    assert [link.name.split(" ")[1] for link in links] == [d.name for d in topology.devices]
+
+
+@pytest.mark.parametrize("name", ["cpu2", "reference:4"])
+def test_no_link_to_the_host_where_memory_is_shared_or_costs_are_given(name):
+    assert preset(name).host_links == ()
+    assert not preset(name).has_host_links
 
 
 def test_p100x4_8gb_differs_in_its_memory():
@@ -128,7 +152,7 @@ def test_a100x2_t4x2_has_unequal_devices_and_a_shared_bus():
     topology = preset("a100x2-t4x2")
     assert [d.name for d in topology.devices] == ["a100-0", "a100-1", "t4-0", "t4-1"]
     assert topology.devices[0].flops_per_s["float32"] > topology.devices[2].flops_per_s["float32"]
-    assert [link.name for link in topology.links] == [
+    assert [link.name for link in topology.links[:3]] == [
         "nvlink a100-0→a100-1",
         "nvlink a100-1→a100-0",
         "pcie",
@@ -276,6 +300,53 @@ def test_others_are_the_pairs_no_other_entry_names(file):
     topology = read_topology(file(PLAIN | {"links": links}))
     assert [link.name for link in topology.links] == ["up", "rest"]
     assert topology.route.tolist() == [[-1, 0], [1, -1]]
+
+
+def test_links_to_the_host_are_shared_or_one_for_each_device(file):
+    bus = PLAIN["links"][0]
+    pcie = {"name": "pcie", "bandwidth_bytes_per_s": 2e9}
+    each = read_topology(file(PLAIN | {"links": [pcie | {"host": "others"}, bus]}))
+    assert [link.name for link in each.links] == ["bus a→b", "bus b→a", "pcie a", "pcie b"]
+    assert each.host_links == (2, 3)
+    shared = pcie | {"host": ["b", "a"], "shared": True}
+    assert read_topology(file(PLAIN | {"links": [bus, shared]})).host_links == (2, 2)
+    both = bus | {"host": "others", "shared": True}
+    assert read_topology(file(PLAIN | {"links": [both]})).host_links == (0, 0)
+    named = [pcie | {"host": "others"}, bus, pcie | {"name": "fast", "host": ["a"]}]
+    topology = read_topology(file(PLAIN | {"links": named}))
+    assert [topology.links[i].name for i in topology.host_links] == ["fast a", "pcie b"]
+
+
+BAD_HOSTS = [
+    ("all", 'must be a list of device names or "others"'),
+    ([1], 'must be a list of device names or "others"'),
+    (["a", "c"], r"\[1\]: no device named `c`"),
+    (["a", "a"], "`a` has a link to the host already"),
+    (["a"], "no link between the host and `b`"),
+]
+
+
+@pytest.mark.parametrize(("host", "message"), BAD_HOSTS)
+def test_a_bad_link_to_the_host_is_named(file, host, message):
+    path = file(PLAIN | {"links": [*PLAIN["links"], {"name": "pcie", "host": host}]})
+    with pytest.raises(TopologyError, match=message):
+        read_topology(path)
+
+
+@pytest.mark.parametrize(
+    ("links", "message"),
+    [
+        ((0,), "host_links has 1 entries for 2 devices"),
+        ((0, 1), "device `b`: the link to the host is 1"),
+        ((-1, 0), "device `a`: the link to the host is -1"),
+        ((0, 0.0), "device `b`: the link to the host is 0.0"),
+        ((True, 0), "device `a`: the link to the host is True"),
+    ],
+)
+def test_links_to_the_host_given_in_code_are_checked(links, message):
+    pair = (Device("a"), Device("b"))
+    with pytest.raises(TopologyError, match=message):
+        Topology("pair", pair, (Link("bus"),), [[-1, 0], [0, -1]], host_links=links)
 
 
 memories = st.just(inf) | strategies.rates
@@ -505,6 +576,7 @@ def test_topologies_differ_where_a_field_does():
         Topology("pair", DEVICES, pair.links, pair.route, Host(1.0)),
         Topology("pair", (Device("a"), Device("b", address="cpu:0")), pair.links, pair.route),
         Topology("pair", DEVICES, (Link("bus", via="host"),), pair.route),
+        replace(pair, host_links=np.array([0, 0])),
         replace(pair, exec_s={"relu": (1.0, 1.0)}),
     ]
     assert pair == Topology("pair", DEVICES, (Link("bus"),), pair.route)
@@ -572,6 +644,17 @@ def test_uniform_takes_the_options_of_devices_and_links():
     assert (topology.links[0].latency_s, topology.links[0].lanes) == (1e-6, 0)
 
 
+def test_uniform_has_a_link_between_the_host_and_each_device_where_it_is_asked_for():
+    plain = Topology.uniform(2, bandwidth_bytes_per_s=1e9)
+    topology = Topology.uniform(
+        2, bandwidth_bytes_per_s=1e9, host_bandwidth_bytes_per_s=2e9, host_latency_s=1e-6
+    )
+    assert not plain.has_host_links
+    assert topology.links[:2] == plain.links
+    assert topology.links[2:] == tuple(Link(f"host device{i}", 2e9, 1e-6) for i in range(2))
+    assert topology.host_links == (2, 3)
+
+
 def test_uniform_without_options_has_no_limits():
     topology = Topology.uniform()
     assert topology.num_devices == 2
@@ -608,6 +691,8 @@ def test_uniform_without_options_has_no_limits():
         ({"memory_bytes": 0}, "memory_bytes is 0.0, must be > 0"),
         ({"memory_bytes_per_s": -1}, "memory_bytes_per_s is -1.0, must be > 0"),
         ({"name": 3}, "the topology's name must be text, not 3"),
+        ({"host_bandwidth_bytes_per_s": -1}, "bandwidth_bytes_per_s is -1.0, must be > 0"),
+        ({"host_latency_s": 1.0}, "host_latency_s needs host_bandwidth_bytes_per_s"),
     ],
 )
 def test_uniform_says_what_is_wrong(options, message):

@@ -44,6 +44,15 @@ def shard(
     preaggregate: Annotated[
         int, typer.Option(min=0, metavar="N", help="Sum partial results in groups of N first.")
     ] = 0,
+    inputs: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Where inputs are: `resident`, on each device that reads them, in its memory (the "
+            "default); `marked`: weights resident, data streamed from the host; `everywhere`: on "
+            "every device, in no memory.",
+        ),
+    ] = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -66,10 +75,11 @@ def shard(
     with showing_progress():
         built = found.build(**settings)
         if isinstance(built, Graph):
-            if cuts or abstract_costs or preaggregate or (parts and "parts" not in found.sizes):
+            no_parts = parts is not None and "parts" not in found.sizes
+            if cuts or abstract_costs or preaggregate or inputs or no_parts:
                 raise ConfigError(
                     f"workload `{name}` is a graph already: there is nothing to shard",
-                    hint="leave out --parts, --cut, --abstract-costs and --preaggregate",
+                    hint="leave out --parts, --cut, --abstract-costs, --preaggregate and --inputs",
                 )
             graph = built
         else:
@@ -80,16 +90,17 @@ def shard(
                 partitions=dict(_cut(text) for text in cuts or []),
                 abstract_costs=abstract_costs,
                 preaggregate=preaggregate,
+                inputs=inputs or "resident",
             )
     write_graph(graph, output, force=force)
-    inputs = int(graph.is_input.sum())
+    count = int(graph.is_input.sum())
     if as_json:
         print_json(
             {
                 "graph": str(output),
                 "workload": name,
                 "vertices": graph.num_vertices,
-                "inputs": inputs,
+                "inputs": count,
                 "edges": graph.num_edges,
                 "flops": float(graph.flops.sum()),
                 "digest": graph.digest(),
@@ -97,7 +108,7 @@ def shard(
         )
     else:
         stdout().print(
-            f"{output}: {graph.num_vertices} vertices ({inputs} inputs), {graph.num_edges} edges, "
+            f"{output}: {graph.num_vertices} vertices ({count} inputs), {graph.num_edges} edges, "
             f"{amount(float(graph.flops.sum()), 'FLOP')}"
         )
 

@@ -254,7 +254,7 @@ def _print_topology(topology: "Topology") -> None:
         links.add_row(
             name + (" (shared)" if shared else ""),
             str(len(members)),
-            str(sum(pairs[i] for i in members)),
+            str(sum(pairs[i] for i in members) or "host"),
             amount(bandwidth, "B/s"),
             seconds(latency),
             str(lanes or "no limit"),

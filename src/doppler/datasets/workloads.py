@@ -165,7 +165,7 @@ class _Cut:
 
     def _shard(self, exponent: int, depth: int) -> Graph:
         program = self.scales.program(self.three, exponent, depth)
-        return shard(program, self.parts, method=self.method)
+        return shard(program, self.parts, method=self.method, inputs="everywhere")
 
 
 def _pick(rng: np.random.Generator, totals_s: list[float], topology: Topology) -> int:

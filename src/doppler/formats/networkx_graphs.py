@@ -35,8 +35,10 @@ def to_networkx(graph: Graph) -> Any:
         result.add_node(
             names[v],
             kind=graph.kinds[v],
+            input_kind=graph.input_kinds[v],
             flops=float(graph.flops[v]),
             touched_bytes=float(graph.touched_bytes[v]),
+            temporary_bytes=float(graph.temporary_bytes[v]),
             meta_op=graph.meta_ops[v],
             role=graph.roles[v],
             dtype=graph.dtypes[v],
@@ -70,9 +72,10 @@ def from_networkx(
     """The Graph of any directed networkx graph.
 
     Every node is a vertex, named by `str(node)`. Node attributes are optional: `kind` (default
-    "unknown"; "input" for inputs), `flops`, `touched_bytes`, `meta_op`, `role`, `dtype`,
-    `exec_s`, `kernel`. Edges may have `bytes` (default 0) and `transfer_s`. The edges of a node
-    carry the same tensor, and must then agree, unless `tensor` tells them apart.
+    "unknown"; "input" for inputs), `input_kind`, `flops`, `touched_bytes`, `temporary_bytes`,
+    `meta_op`, `role`, `dtype`, `exec_s`, `kernel`. Edges may have `bytes` (default 0) and
+    `transfer_s`. The edges of a node carry the same tensor, and must then agree, unless `tensor`
+    tells them apart.
 
     Attributes of other names are read where an argument names them: `exec_s="cost"` takes seconds
     from the nodes' `cost`, and `bytes="weight"` sizes from the edges' `weight`. A `CostWarning`
@@ -114,7 +117,7 @@ def from_networkx(
 
 
 _READ = {"kind", "flops", "touched_bytes", "meta_op", "role", "dtype", "exec_s", "kernel"}
-_READ |= {"outputs", "bytes", "transfer_s", "tensor"}
+_READ |= {"outputs", "bytes", "transfer_s", "tensor", "input_kind", "temporary_bytes"}
 _LIKELY = ("cost", "time", "duration", "runtime", "latency", "seconds", "flops", "size", "weight")
 _FREE = {"exec_s": "the execs", "flops": "the execs"}
 _FREE |= {"bytes": "the transfers", "transfer_s": "the transfers"}
@@ -224,6 +227,8 @@ def _node_columns(rows: list[dict[str, Any]], names: Mapping[str, str]) -> dict[
         "kinds": [str(row.get(names["kind"], "unknown")) for row in rows],
         "flops": [row.get(names["flops"], 0.0) for row in rows],
         "touched_bytes": [row.get(names["touched_bytes"], 0.0) for row in rows],
+        "input_kinds": [row.get("input_kind", "") for row in rows],
+        "temporary_bytes": [row.get("temporary_bytes", 0.0) for row in rows],
         "meta_ops": [row.get("meta_op", "") for row in rows],
         "roles": [row.get("role", "") for row in rows],
         "dtypes": [row.get(names["dtype"], DEFAULT_DTYPE) for row in rows],

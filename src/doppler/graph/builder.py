@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from doppler.base.arrays import (
+    BoolArray,
     FloatArray,
     IntArray,
     csr,
@@ -21,11 +22,12 @@ from doppler.graph.columns import (
     edge_columns,
     exec_table,
     ids_of,
+    input_kind_column,
     sizes_of,
     text_columns,
 )
 from doppler.graph.graph import Graph, Kernel
-from doppler.graph.ops import OpKind
+from doppler.graph.ops import InputKind, OpKind
 
 
 class GraphBuilder:
@@ -45,9 +47,9 @@ class GraphBuilder:
         self._tensors: list[tuple[int, float, float | None]] = []
         self._edges: list[tuple[int, int]] = []
 
-    def input(self, name: str, *, output_bytes: float) -> int:
-        """Add an input vertex; returns its tensor."""
-        return self.op(name, OpKind.INPUT, reads=(), output_bytes=output_bytes)
+    def input(self, name: str, *, output_bytes: float, kind: str = InputKind.EVERYWHERE) -> int:
+        """Add an input vertex, whose `kind` is an `InputKind`; returns its tensor."""
+        return self.op(name, OpKind.INPUT, reads=(), output_bytes=output_bytes, input_kind=kind)
 
     def op(
         self,
@@ -77,11 +79,14 @@ class GraphBuilder:
         dtype: str = DEFAULT_DTYPE,
         kernel: Kernel | None = None,
         exec_s: float | Sequence[float] | None = None,
+        input_kind: str = "",
+        temporary_bytes: float = 0.0,
     ) -> int:
         """Add a vertex; returns its id."""
         row = {"vertex_names": name, "kinds": str(kind), "flops": flops, "exec_s": exec_s}
         row |= {"touched_bytes": touched_bytes, "meta_ops": meta_op, "roles": role}
         row |= {"dtypes": dtype, "kernels": kernel}
+        row |= {"input_kinds": input_kind, "temporary_bytes": temporary_bytes}
         self._vertices.append(row)
         return len(self._vertices) - 1
 
@@ -98,9 +103,11 @@ class GraphBuilder:
         """The graph, or a `GraphError` that says what is wrong with it."""
         columns = {
             name: [row[name] for row in self._vertices]
-            for name in ("vertex_names", "kinds", "flops", "touched_bytes", "meta_ops", "roles")
+            for name in (
+                *("vertex_names", "kinds", "input_kinds", "flops", "touched_bytes"),
+                *("temporary_bytes", "meta_ops", "roles", "dtypes"),
+            )
         }
-        columns["dtypes"] = [row["dtypes"] for row in self._vertices]
         return build_graph(
             name=self.name,
             **columns,
@@ -137,8 +144,10 @@ def build_graph(
     edge_tensor: Sequence[int] | IntArray,
     edge_reader: Sequence[int] | IntArray,
     vertex_names: Sequence[str] | None = None,
+    input_kinds: Sequence[str] | None = None,
     flops: Sequence[float] | FloatArray | None = None,
     touched_bytes: Sequence[float] | FloatArray | None = None,
+    temporary_bytes: Sequence[float] | FloatArray | None = None,
     meta_ops: Sequence[str] | None = None,
     roles: Sequence[str] | None = None,
     dtypes: Sequence[str] | None = None,
@@ -152,42 +161,67 @@ def build_graph(
     names = text["name"]
     producers = ids_of("tensors.producer", tensor_producer, size, "vertices")
     tensors = len(producers)
-    is_input = np.array([k == OpKind.INPUT for k in text["kind"]], np.bool_)
+    of_inputs = input_kind_column(input_kinds, text["kind"], names)
     edge_tensors, edge_readers = edge_columns(edge_tensor, edge_reader, tensors, size)
-    check_edges(names, producers, edge_tensors, edge_readers, is_input)
+    flags = _input_flags(of_inputs)
+    check_edges(names, producers, edge_tensors, edge_readers, flags["is_input"])
     in_order = np.lexsort((edge_readers, edge_tensors))
     edge_tensors, edge_readers = edge_tensors[in_order], edge_readers[in_order]
-    output_ptr, output_tensor = csr(producers, np.arange(tensors), size)
-    reader_ptr, reader = csr(edge_tensors, edge_readers, tensors)
-    read_ptr, read_tensor = csr(edge_readers, edge_tensors, size)
-    successors = _successors(output_ptr, output_tensor, reader_ptr, reader)
+    indices = _indices(producers, edge_tensors, edge_readers, names)
+    reads = rows(indices["read_ptr"], indices["read_tensor"])
     has_moves = transfer_s is not None and tensors > 0
     moves_s = sizes_of("tensors.transfer_s", transfer_s, tensors) if has_moves else None
+    derived: dict[str, Any] = {**flags, **indices}
     return Graph(
         name=checked_name(name),
         vertex_names=names,
         kinds=text["kind"],
+        input_kinds=of_inputs,
         flops=sizes_of("vertices.flops", flops, size, names),
         touched_bytes=sizes_of("vertices.bytes", touched_bytes, size, names),
+        temporary_bytes=sizes_of("vertices.temporary_bytes", temporary_bytes, size, names),
         meta_ops=text["meta_op"],
         roles=text["role"],
         dtypes=text["dtype"],
-        kernels=checked_kernels(kernels, names, rows(read_ptr, read_tensor), np.diff(output_ptr)),
+        kernels=checked_kernels(kernels, names, reads, np.diff(indices["output_ptr"])),
         exec_s=None if exec_s is None else exec_table(exec_s, size, names),
         tensor_producer=frozen(producers),
         tensor_bytes=sizes_of("tensors.bytes", tensor_bytes, tensors),
         transfer_s=moves_s,
         edge_tensor=frozen(edge_tensors),
         edge_reader=frozen(edge_readers),
-        is_input=frozen(is_input),
-        output_ptr=output_ptr,
-        output_tensor=output_tensor,
-        reader_ptr=reader_ptr,
-        reader=reader,
-        read_ptr=read_ptr,
-        read_tensor=read_tensor,
-        topological_order=_topological_order(successors, names),
+        **derived,
     )
+
+
+def _input_flags(input_kinds: tuple[str, ...]) -> dict[str, BoolArray]:
+    """(V,) whether a vertex is an input, a resident one, a streamed one."""
+    kinds = np.array(input_kinds, np.str_)
+    return {
+        "is_input": frozen(kinds != ""),
+        "is_resident": frozen(kinds == InputKind.RESIDENT),
+        "is_streamed": frozen(kinds == InputKind.STREAMED),
+    }
+
+
+def _indices(
+    producers: IntArray, edge_tensors: IntArray, edge_readers: IntArray, names: tuple[str, ...]
+) -> dict[str, IntArray]:
+    """The rows of tensors and readers, and the topological order, by the names of their fields."""
+    size, tensors = len(names), len(producers)
+    output_ptr, output_tensor = csr(producers, np.arange(tensors), size)
+    reader_ptr, reader = csr(edge_tensors, edge_readers, tensors)
+    read_ptr, read_tensor = csr(edge_readers, edge_tensors, size)
+    successors = _successors(output_ptr, output_tensor, reader_ptr, reader)
+    return {
+        "output_ptr": output_ptr,
+        "output_tensor": output_tensor,
+        "reader_ptr": reader_ptr,
+        "reader": reader,
+        "read_ptr": read_ptr,
+        "read_tensor": read_tensor,
+        "topological_order": _topological_order(successors, names),
+    }
 
 
 def _successors(

@@ -9,7 +9,7 @@ import numpy as np
 from doppler.base.arrays import RANGE, FloatArray, IntArray, frozen, in_range, integers, reals
 from doppler.errors import GraphError
 from doppler.graph.graph import Kernel
-from doppler.graph.ops import OpKind
+from doppler.graph.ops import InputKind, OpKind
 
 ROLES = ("", "shard", "reduce")
 DEFAULT_DTYPE = "float32"
@@ -37,6 +37,33 @@ def text_columns(
     if bad := next((r for r in text["role"] if r not in ROLES), None):
         raise GraphError(f"role `{bad}` is not one of `shard`, `reduce` or empty")
     return text
+
+
+def input_kind_column(
+    values: Sequence[str] | None, kinds: tuple[str, ...], names: tuple[str, ...]
+) -> tuple[str, ...]:
+    """The kind of each input, checked; "everywhere" where it is left out or empty."""
+    default = str(InputKind.EVERYWHERE)
+    if values is None:
+        return tuple([default if kind == OpKind.INPUT else "" for kind in kinds])
+    column = tuple(values)
+    _check_text("input_kind", column, len(kinds))
+    known = ("", *InputKind)
+    for value, kind, name in zip(column, kinds, names, strict=True):
+        if value not in known:
+            raise GraphError(
+                f"input `{name}` has the unknown kind `{value}`",
+                hint=f"known: {', '.join(InputKind)}",
+            )
+        if value and kind != OpKind.INPUT:
+            raise GraphError(
+                f"vertex `{name}` has the input kind `{value}`, but is a `{kind}`",
+                hint="leave it empty for vertices of other kinds than `input`",
+            )
+    inputs = [kind == OpKind.INPUT for kind in kinds]
+    return tuple(
+        [str(v or default) if is_input else "" for v, is_input in zip(column, inputs, strict=True)]
+    )
 
 
 def edge_columns(

@@ -51,8 +51,10 @@ class Graph:
     name: str
     vertex_names: tuple[str, ...]  # (V,) unique
     kinds: tuple[str, ...]  # (V,) an OpKind or a kind of the user's own
+    input_kinds: tuple[str, ...]  # (V,) an InputKind for inputs, "" for all other vertices
     flops: FloatArray  # (V,) floating-point operations
     touched_bytes: FloatArray  # (V,) bytes read and written by the operation
+    temporary_bytes: FloatArray  # (V,) bytes beside inputs and outputs while the kernel runs
     meta_ops: tuple[str, ...]  # (V,) the program operation it comes from, or ""
     roles: tuple[str, ...]  # (V,) its role in the meta-op: "shard", "reduce" or ""
     dtypes: tuple[str, ...]  # (V,) dtype it computes in
@@ -64,7 +66,9 @@ class Graph:
     edge_tensor: IntArray  # (E,) tensor that is read; edges are sorted by (tensor, reader)
     edge_reader: IntArray  # (E,) vertex that reads it
     # Derived from the above.
-    is_input: BoolArray  # (V,) kind is "input": ready everywhere, never assigned
+    is_input: BoolArray  # (V,) kind is "input": never assigned
+    is_resident: BoolArray  # (V,) input kind is "resident"
+    is_streamed: BoolArray  # (V,) input kind is "streamed"
     output_ptr: IntArray  # (V+1,) CSR: tensors produced by a vertex
     output_tensor: IntArray  # (T,)
     reader_ptr: IntArray  # (T+1,) CSR: vertices that read a tensor
@@ -129,12 +133,18 @@ class Graph:
         return html_table(repr(self), ("kind", "vertices", "flops"), table, count=len(kinds))
 
     def digest(self) -> str:
-        """`sha256:…` of the dataflow itself: vertices, tensors and edges, whatever they cost."""
+        """`sha256:…` of the dataflow itself: vertices, tensors and edges, whatever they cost.
+
+        Temporary bytes count where there are some. Input kinds do not: an assignment of a graph
+        fits it whatever they are. They are part of `Problem.digest()`.
+        """
         sha = hashlib.sha256()
         for column in (self.vertex_names, self.kinds):
             sha.update("\0".join(column).encode() + b"\1")
         for array in (self.tensor_producer, self.tensor_bytes, self.edge_tensor, self.edge_reader):
             sha.update(np.ascontiguousarray(array).tobytes() + b"\1")
+        if self.temporary_bytes.any():
+            sha.update(np.ascontiguousarray(self.temporary_bytes).tobytes() + b"\1")
         return f"sha256:{sha.hexdigest()}"
 
 
@@ -142,8 +152,10 @@ _DEFINING = (
     "name",
     "vertex_names",
     "kinds",
+    "input_kinds",
     "flops",
     "touched_bytes",
+    "temporary_bytes",
     "meta_ops",
     "roles",
     "dtypes",

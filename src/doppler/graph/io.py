@@ -10,14 +10,17 @@ from doppler.errors import FormatError, GraphError
 from doppler.graph.builder import build_graph
 from doppler.graph.columns import DEFAULT_DTYPE
 from doppler.graph.graph import Graph, Kernel
+from doppler.graph.ops import InputKind
 
 FORMAT, VERSION = "doppler-graph", 1
 
 _VERTEX_COLUMNS = {  # JSON column: field of Graph
     "name": "vertex_names",
     "kind": "kinds",
+    "input_kind": "input_kinds",
     "flops": "flops",
     "bytes": "touched_bytes",
+    "temporary_bytes": "temporary_bytes",
     "meta_op": "meta_ops",
     "role": "roles",
     "dtype": "dtypes",
@@ -76,6 +79,10 @@ def graph_to_json(graph: Graph) -> str:
     """The JSON text of a graph; columns that hold nothing but defaults are left out."""
     vertices: dict[str, Any] = {"name": list(graph.vertex_names), "kind": list(graph.kinds)}
     vertices |= {"flops": plain(graph.flops), "bytes": plain(graph.touched_bytes)}
+    if any(k not in ("", InputKind.EVERYWHERE) for k in graph.input_kinds):
+        vertices["input_kind"] = list(graph.input_kinds)
+    if graph.temporary_bytes.any():
+        vertices["temporary_bytes"] = plain(graph.temporary_bytes)
     defaults = {"meta_op": "", "role": "", "dtype": DEFAULT_DTYPE}
     for column, default in defaults.items():
         values = getattr(graph, _VERTEX_COLUMNS[column])

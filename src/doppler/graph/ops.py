@@ -1,4 +1,4 @@
-"""The kinds of operation the paper's graphs are made of."""
+"""The kinds of operation the paper's graphs are made of, and the kinds of inputs."""
 
 from enum import StrEnum
 
@@ -11,7 +11,7 @@ class OpKind(StrEnum):
     'MATMUL'
     """
 
-    INPUT = "input"  # an input tensor: ready everywhere, never assigned
+    INPUT = "input"  # an input tensor: given, never assigned
     MATMUL = "matmul"  # matrix multiplication, or any contraction of two tensors
     INPUT_ELEMWISE = "input-elemwise"  # a function of every element of one tensor
     STRAIGHT_ELEMWISE = "straight-elemwise"  # of two tensors of the same shape
@@ -25,3 +25,15 @@ class OpKind(StrEnum):
     FILL = "fill"  # a tensor of one scalar, or of one below or above the diagonal
     SQUEEZER = "squeezer"  # adds or removes singleton dimensions
     SELECT = "select"  # a subset or concatenation of tensors
+
+
+class InputKind(StrEnum):
+    """Where the tensors of an input are, and what memory they take.
+
+    >>> InputKind("resident").name
+    'RESIDENT'
+    """
+
+    EVERYWHERE = "everywhere"  # on every device at no cost
+    RESIDENT = "resident"  # weights: on each device that reads them before the clock starts
+    STREAMED = "streamed"  # data: comes over the host's link, in memory until its last use

@@ -66,6 +66,7 @@ def on_part(instance: Instance, devices: IntArray) -> Instance:
         devices=tuple(topology.devices[d] for d in kept),
         route=topology.route[np.ix_(devices, devices)],
         exec_s={key: tuple(row[d] for d in kept) for key, row in topology.exec_s.items()},
+        host_links=tuple(topology.host_links[d] for d in kept) if topology.has_host_links else (),
     )
     given = GivenCosts(replace(costs, exec_s=frozen(costs.exec_s[:, devices])))
     return make_instance(Problem(instance.graph, part, given))

@@ -17,14 +17,14 @@ def ffnn(
 ) -> Program:
     """`softmax(relu(X @ W1 + b1) @ W2 + b2)` (App. D.2); the authors' graph has no biases."""
     b = ProgramBuilder("ffnn", dtype=dtype)
-    x, w1 = b.input("X", (batch, features)), b.input("W1", (features, hidden))
+    x, w1 = b.input("X", (batch, features)), b.input("W1", (features, hidden), weight=True)
     h = (x @ w1).named("xw1")
     if bias:
-        h = (h + b.input("b1", (hidden,))).named("xw1.bias")
+        h = (h + b.input("b1", (hidden,), weight=True)).named("xw1.bias")
     h = relu(h)
-    y = (h @ b.input("W2", (hidden, classes))).named("hw2")
+    y = (h @ b.input("W2", (hidden, classes), weight=True)).named("hw2")
     if bias:
-        y = (y + b.input("b2", (classes,))).named("hw2.bias")
+        y = (y + b.input("b2", (classes,), weight=True)).named("hw2.bias")
     return b.build(softmax(y))
 
 
@@ -41,8 +41,8 @@ def mlp(
     b = ProgramBuilder("mlp", dtype=dtype)
     x = b.input("x", (batch, width))
     for i in range(layers):
-        x = (x @ b.input(f"w{i}", (width, width))).named(f"dense{i}")
-        x = (x + b.input(f"b{i}", (width,))).named(f"bias{i}")
+        x = (x @ b.input(f"w{i}", (width, width), weight=True)).named(f"dense{i}")
+        x = (x + b.input(f"b{i}", (width,), weight=True)).named(f"bias{i}")
         if i < layers - 1:
             x = relu(x, name=f"relu{i}")
     return b.build(x)

@@ -22,7 +22,7 @@ def llama_block(
     b = ProgramBuilder("llama-block", dtype=dtype)
     weights = _weights(b, heads, head_dim, hidden)
     x = b.input("x", (batch, sequence, heads, head_dim))
-    freqs = b.input("freqs", (sequence, head_dim // 2), dtype="complex64")
+    freqs = b.input("freqs", (sequence, head_dim // 2), dtype="complex64", weight=True)
     return b.build(block(x, weights, freqs))
 
 
@@ -40,9 +40,10 @@ def llama_layer(
     """The block with causal mask, frequency table, final norm and the last token's logits."""
     b = ProgramBuilder("llama-layer", dtype=dtype)
     weights = _weights(b, heads, head_dim, hidden)
-    freqs = b.input("full_freqs", (max(table, sequence), head_dim // 2), dtype="complex64")
-    norm = b.input("norm", (heads, head_dim))
-    vocab = b.input("vocab", (vocabulary, heads, head_dim))
+    rotations = (max(table, sequence), head_dim // 2)
+    freqs = b.input("full_freqs", rotations, dtype="complex64", weight=True)
+    norm = b.input("norm", (heads, head_dim), weight=True)
+    vocab = b.input("vocab", (vocabulary, heads, head_dim), weight=True)
     x = b.input("x", (batch, sequence, heads, head_dim))
     mask = b.fill((sequence, sequence), 0.0, above=MASKED, name="mask")
     rows = freqs[:sequence].named("freqs")
@@ -67,7 +68,7 @@ def transformer(
         raise ConfigError(f"layers is {layers}, must be at least 1")
     b = ProgramBuilder("transformer", dtype=dtype)
     x = b.input("x", (batch, sequence, heads, head_dim))
-    freqs = b.input("freqs", (sequence, head_dim // 2), dtype="complex64")
+    freqs = b.input("freqs", (sequence, head_dim // 2), dtype="complex64", weight=True)
     for i in range(layers):
         prefix = f"l{i}."
         x = block(x, _weights(b, heads, head_dim, hidden, prefix), freqs, prefix=prefix)
@@ -86,7 +87,7 @@ def attention(
     b = ProgramBuilder("attention", dtype=dtype)
     x = b.input("x", (batch, sequence, heads, head_dim))
     shape = (heads, head_dim, heads, head_dim)
-    wq, wk, wv, wo = (b.input(name, shape) for name in ("wq", "wk", "wv", "wo"))
+    wq, wk, wv, wo = (b.input(name, shape, weight=True) for name in ("wq", "wk", "wv", "wo"))
     q, k, v = (
         einsum("bsde,hkde->bshk", x, w, name=n) for n, w in (("q", wq), ("k", wk), ("v", wv))
     )
@@ -101,7 +102,7 @@ def _weights(
     )
     shapes |= {"w1": (hidden, heads, head_dim), "w2": (heads, head_dim, hidden)}
     shapes |= {"w3": (hidden, heads, head_dim), "an": (heads, head_dim), "fn": (heads, head_dim)}
-    return {name: b.input(prefix + name, shape) for name, shape in shapes.items()}
+    return {name: b.input(prefix + name, shape, weight=True) for name, shape in shapes.items()}
 
 
 def block(

@@ -27,12 +27,12 @@ def moe_layer(
         raise ConfigError(f"top_k is {top_k}, must be between 1 and the {experts} experts")
     b = ProgramBuilder("moe-layer", dtype=dtype)
     x = b.input("x", (tokens, width))
-    logits = (x @ b.input("wg", (width, experts))).named("router")
+    logits = (x @ b.input("wg", (width, experts), weight=True)).named("router")
     gates = _keep_largest(softmax(logits, prefix="router."), top_k)
     total = None
     for e in range(experts):
-        up = (x @ b.input(f"e{e}.w1", (width, hidden))).named(f"e{e}.up")
-        down = relu(up, name=f"e{e}.relu") @ b.input(f"e{e}.w2", (hidden, width))
+        up = (x @ b.input(f"e{e}.w1", (width, hidden), weight=True)).named(f"e{e}.up")
+        down = relu(up, name=f"e{e}.relu") @ b.input(f"e{e}.w2", (hidden, width), weight=True)
         gate = gates[:, e : e + 1].named(f"e{e}.gate")
         share = binary("mul", down.named(f"e{e}.down"), gate, name=f"e{e}.weighted")
         total = share if total is None else binary("add", total, share, name=f"e{e}.sum")

@@ -71,6 +71,7 @@ class Op:
     join: tuple[int, ...]  # sizes of the join axes: those of the output, then the aggregated
     reads: tuple[Read, ...]
     attributes: Mapping[str, Any] = field(default_factory=dict)  # JSON; "-inf" is a text
+    is_weight: bool = False  # an input that is the same in every run, not data
 
     @property
     def is_contraction(self) -> bool:

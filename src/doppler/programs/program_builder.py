@@ -29,9 +29,13 @@ class ProgramBuilder:
         self.ops: list[Op] = []
         self._names: set[str] = set()
 
-    def input(self, name: str, shape: Sequence[int], *, dtype: str | None = None) -> Tensor:
-        """A tensor that is given."""
-        return self.add(OpKind.INPUT, tuple(shape), dtype or self.dtype, (), name=name)
+    def input(
+        self, name: str, shape: Sequence[int], *, dtype: str | None = None, weight: bool = False
+    ) -> Tensor:
+        """A tensor that is given: data, or a `weight`, which is the same in every run."""
+        tensor = self.add(OpKind.INPUT, tuple(shape), dtype or self.dtype, (), name=name)
+        self.ops[tensor.op] = replace(self.ops[tensor.op], is_weight=weight)
+        return tensor
 
     def fill(
         self,

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 
 from doppler.graph.graph import Graph
 from doppler.programs.program import Program
-from doppler.sharding.lowering import lower
+from doppler.sharding.lowering import INPUTS, lower
 from doppler.sharding.partitioner import METHODS, partition
 
-__all__ = ["METHODS", "lower", "partition", "shard"]
+__all__ = ["INPUTS", "METHODS", "lower", "partition", "shard"]
 
 
 def shard(
@@ -18,6 +18,7 @@ def shard(
     partitions: Mapping[str, Sequence[int]] | None = None,
     abstract_costs: bool = False,
     preaggregate: int = 0,
+    inputs: str = "resident",
 ) -> Graph:
     """The graph of a program cut into `parts` pieces; see `partition` and `lower`.
 
@@ -26,4 +27,6 @@ def shard(
     'chainmm'
     """
     cuts = partition(program, parts, method=method, partitions=partitions)
-    return lower(program, cuts, abstract_costs=abstract_costs, preaggregate=preaggregate)
+    return lower(
+        program, cuts, abstract_costs=abstract_costs, preaggregate=preaggregate, inputs=inputs
+    )

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from doppler.base.progress import track
-from doppler.errors import ShardingError
+from doppler.errors import ShardingError, UnknownNameError
 from doppler.graph.builder import GraphBuilder
 from doppler.graph.graph import Graph, Kernel
-from doppler.graph.ops import OpKind
+from doppler.graph.ops import InputKind, OpKind
 from doppler.programs.program import Op, Program, Read
 from doppler.sharding.cuts import Cut
 from doppler.sharding.flops import (
@@ -58,6 +58,7 @@ class Blocks:
             yield self.tensors[number], part, place
 
 
+INPUTS = ("resident", "marked", "everywhere")  # kinds that the inputs of a graph can get
 MAX_BLOCKS = 1_000_000  # vertices that a graph file can hold, and that placers get through
 
 
@@ -67,13 +68,18 @@ def lower(
     *,
     abstract_costs: bool = False,
     preaggregate: int = 0,
+    inputs: str = "resident",
 ) -> Graph:
     """The graph of a program whose operations are cut like this.
 
     `abstract_costs` adds the explicit costs of the authors' files: that of the whole operation
     for every shard, and four times that for a transfer. `preaggregate` ≥ 2 sums partial results
-    in groups of that size before they are formed.
+    in groups of that size before they are formed. `inputs` says what kind the inputs get:
+    `resident` or `everywhere` for all of them; with `marked`, weights are resident and data is
+    streamed.
     """
+    if inputs not in INPUTS:
+        raise UnknownNameError("kind of inputs", inputs, INPUTS)
     if not isinstance(preaggregate, Integral) or preaggregate < 0 or preaggregate == 1:
         raise ShardingError(f"preaggregate is {preaggregate!r}, must be 0 or at least 2")
     blocks = sum(prod(cut) for cut in cuts)
@@ -83,7 +89,7 @@ def lower(
             "supported",
             hint="cut it into fewer parts",
         )
-    lowering = _Lowering(program, abstract_costs, preaggregate)
+    lowering = _Lowering(program, abstract_costs, preaggregate, inputs)
     for number, cut in enumerate(track(cuts, "sharding")):
         lowering.add(number, cut)
     return lowering.builder.build()
@@ -92,12 +98,15 @@ def lower(
 class _Lowering:
     """Builds the graph operation by operation."""
 
-    def __init__(self, program: Program, abstract_costs: bool, preaggregate: int) -> None:
+    def __init__(
+        self, program: Program, abstract_costs: bool, preaggregate: int, inputs: str
+    ) -> None:
         self.program = program
         self.builder = GraphBuilder(program.name)
         self.outputs: list[Blocks] = []  # of each operation added so far
         self.abstract_costs = abstract_costs
         self.preaggregate = preaggregate
+        self.inputs = inputs
         self.names = {op.name for op in program.ops}
         self.results = {program.ops[i].name for i in program.outputs}
 
@@ -244,8 +253,16 @@ class _Lowering:
             role=role,
             dtype=op.dtype,
             kernel=kernel,
+            input_kind=self._input_kind(op),
             **explicit,
         )
+
+    def _input_kind(self, op: Op) -> str:
+        if op.kind != OpKind.INPUT:
+            return ""
+        if self.inputs != "marked":
+            return self.inputs
+        return InputKind.RESIDENT if op.is_weight else InputKind.STREAMED
 
 
 def _ranges(index: Sequence[int], size: Sequence[int]) -> list[Range]:

@@ -24,7 +24,7 @@ from doppler.topology.topology import (
 
 FORMAT, VERSION = "doppler-topology", 1
 MAX_DEVICES = 1024
-OTHERS = "others"  # every ordered pair that no other link names
+OTHERS = "others"  # every ordered pair, or every device, that no other link names
 _DEVICE_KEYS = (
     "flops_per_s",
     "memory_bytes_per_s",
@@ -37,6 +37,7 @@ _DEVICE_KEYS = (
     "first",
 )
 _LINK_KEYS = ("bandwidth_bytes_per_s", "latency_s", "lanes", "via", "shared", "one_way")
+_SERVED = ("pairs", "host")  # what a link serves: pairs of devices, devices and the host
 
 
 def topology_from_text(text: str, source: str) -> Topology:
@@ -75,6 +76,9 @@ def topology_to_json(topology: Topology) -> str:
     pairs: list[list[list[str]]] = [[] for _ in topology.links]
     for a, b in np.argwhere(topology.route >= 0).tolist():
         pairs[topology.route[a, b]].append([names[a], names[b]])
+    hosted: list[list[str]] = [[] for _ in topology.links]
+    for name, number in zip(names, topology.host_links, strict=False):
+        hosted[number].append(name)
     document["links"] = [
         {
             "name": link.name,
@@ -85,8 +89,9 @@ def topology_to_json(topology: Topology) -> str:
             "shared": True,
             "one_way": True,
             "pairs": served,
+            **({"host": hosts} if hosts else {}),
         }
-        for link, served in zip(topology.links, pairs, strict=True)
+        for link, served, hosts in zip(topology.links, pairs, hosted, strict=True)
     ]
     if topology.exec_s:
         document["exec_s"] = {key: _one_or_all(s) for key, s in topology.exec_s.items()}
@@ -131,7 +136,7 @@ def topology_from_document(document: Any, source: str = "topology") -> Topology:
         ]
         if len(devices) > MAX_DEVICES:
             raise TopologyError(f"{len(devices)} devices; at most {MAX_DEVICES} are supported")
-        links, route = _links(document, [d.name for d in devices])
+        links, route, host_links = _links(document, [d.name for d in devices])
         return Topology(
             name=_text(document, "name", "topology"),
             devices=tuple(devices),
@@ -142,6 +147,7 @@ def topology_from_document(document: Any, source: str = "topology") -> Topology:
             exec_s=_measured(document.get("exec_s", {}), len(devices)),
             contention=_contention(document.get("contention", {})),
             extra_transfer_s=_extra(document.get("extra_transfer_s", [])),
+            host_links=host_links,
         )
     except (TopologyError, FormatError) as error:
         raise TopologyError(f"{source}: {error.message}", hint=error.hint) from None
@@ -233,19 +239,21 @@ def _extra(rows: Any) -> tuple[tuple[float, float], ...]:
     return tuple(pairs)
 
 
-def _links(document: dict[str, Any], names: list[str]) -> tuple[list[Link], IntArray]:
+def _links(
+    document: dict[str, Any], names: list[str]
+) -> tuple[list[Link], IntArray, tuple[int, ...]]:
+    """The links, the link of each ordered pair, and the link of each device to the host."""
     route = np.full((len(names), len(names)), -1, np.int64)
+    host_links = dict.fromkeys(names, -1)
     links: list[Link] = []
-    entries = [(i, row) for i, row in _tables(document, "links")]
-    entries.sort(key=lambda e: isinstance(e[1], dict) and e[1].get("pairs") == OTHERS)
+    entries = sorted(_tables(document, "links"), key=lambda entry: _rank(entry[1]))
+    lists = [row.get("host") for _, row in entries if isinstance(row, dict)]
+    named = [name for value in lists if isinstance(value, list) for name in value]
     for i, row in entries:
         where = f"links[{i}]"
-        check_keys(
-            row,
-            required=("name", "pairs"),
-            optional=_LINK_KEYS,
-            source=where,
-        )
+        required = ("name",) if isinstance(row, dict) and "host" in row else ("name", "pairs")
+        optional = tuple(key for key in (*_LINK_KEYS, *_SERVED) if key not in required)
+        check_keys(row, required=required, optional=optional, source=where)
         link = _link(row, where)
         shared = _flag(row, "shared", where)
         links += [link] if shared else []
@@ -253,7 +261,42 @@ def _links(document: dict[str, Any], names: list[str]) -> tuple[list[Link], IntA
             if not shared:
                 links.append(replace(link, name=f"{link.name} {names[a]}→{names[b]}"))
             route[a, b] = len(links) - 1
-    return links, route
+        for name in _hosted(row, where, host_links, named):
+            if not shared:
+                links.append(replace(link, name=f"{link.name} {name}"))
+            host_links[name] = len(links) - 1
+    if missing := [name for name, number in host_links.items() if number < 0]:
+        if len(missing) < len(host_links):
+            raise TopologyError(
+                f"no link between the host and `{missing[0]}`",
+                hint='name it in the `host` of a link, or add a link with host = "others"',
+            )
+        return links, route, ()
+    return links, route, tuple(host_links.values())
+
+
+def _rank(row: Any) -> int:
+    """Named pairs come first, then those of others, then links of the host alone."""
+    if not isinstance(row, dict):
+        return 0
+    return 2 if "pairs" not in row else int(row["pairs"] == OTHERS)
+
+
+def _hosted(row: dict[str, Any], where: str, taken: dict[str, int], named: list[Any]) -> list[str]:
+    """The devices an entry links with the host, none of them linked before."""
+    value, where = row.get("host", []), f"{where}.host"
+    if value == OTHERS:
+        return [name for name, link in taken.items() if link < 0 and name not in named]
+    if not (isinstance(value, list) and all(isinstance(name, str) for name in value)):
+        raise TopologyError(f'{where} must be a list of device names or "{OTHERS}"')
+    for k, name in enumerate(value):
+        if name not in taken:
+            raise TopologyError(
+                f"{where}[{k}]: no device named `{name}`", hint=f"devices: {', '.join(taken)}"
+            )
+        if taken[name] >= 0 or name in value[:k]:
+            raise TopologyError(f"{where}: `{name}` has a link to the host already")
+    return value
 
 
 def _link(row: dict[str, Any], where: str) -> Link:
@@ -275,7 +318,7 @@ def _pairs(
     row: dict[str, Any], where: str, names: list[str], route: IntArray
 ) -> list[tuple[int, int]]:
     """The ordered pairs of devices an entry serves, none of them served before."""
-    size, value = len(names), row["pairs"]
+    size, value = len(names), row.get("pairs", [])
     one_way = _flag(row, "one_way", where)
     if value == OTHERS:
         return [(a, b) for a in range(size) for b in range(size) if a != b and route[a, b] < 0]

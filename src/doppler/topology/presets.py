@@ -76,11 +76,17 @@ def reference(name: str) -> Topology:
 
 
 def uniform(
-    count: int, flops_per_s: Rates | Sequence[Rates] | None, link: Link, device: Device, name: str
+    count: int,
+    flops_per_s: Rates | Sequence[Rates] | None,
+    link: Link,
+    device: Device,
+    name: str,
+    host: Link | None = None,
 ) -> Topology:
     """`count` devices like `device`, with a link like `link` for every ordered pair.
 
-    `flops_per_s` is for all of them, or a sequence with one for each.
+    `flops_per_s` is for all of them, or a sequence with one for each. `host` is the link between
+    the host's memory and each device; None: there are none.
     """
     count = unboxed(count)
     if type(count) is not int or not 1 <= count <= MAX_DEVICES:
@@ -95,14 +101,17 @@ def uniform(
     route = np.full((count, count), -1, np.int64)
     for number, (a, b) in enumerate(pairs):
         route[a, b] = number
+    links = [replace(link, name=f"{link.name} {names[a]}→{names[b]}") for a, b in pairs]
+    links += [] if host is None else [replace(host, name=f"{host.name} {n}") for n in names]
     return Topology(
         name=name,
         devices=tuple(
             replace(device, name=each, flops_per_s=_by_class(rate))
             for each, rate in zip(names, rates, strict=True)
         ),
-        links=tuple(replace(link, name=f"{link.name} {names[a]}→{names[b]}") for a, b in pairs),
+        links=tuple(links),
         route=route,
+        host_links=tuple(range(len(pairs), len(links))),
     )
 
 

@@ -112,6 +112,9 @@ class Topology:
     # Bytes, ascending, and the measured seconds that a transfer of that size takes beyond the
     # latency and bandwidth of its link; interpolated in between.
     extra_transfer_s: tuple[tuple[float, float], ...] = ()
+    # (D,) link between the host's memory and each device, for both directions; devices may share
+    # one. Empty: not known.
+    host_links: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "route", frozen(np.asarray(self.route, np.int64)))
@@ -119,6 +122,7 @@ class Topology:
         object.__setattr__(self, "contention", unboxed(self.contention))
         pairs = tuple((float(size), float(extra)) for size, extra in self.extra_transfer_s)
         object.__setattr__(self, "extra_transfer_s", pairs)
+        object.__setattr__(self, "host_links", unboxed(tuple(self.host_links)))
         _check(self)
 
     @property
@@ -130,6 +134,11 @@ class Topology:
     def num_links(self) -> int:
         """Number of links."""
         return len(self.links)
+
+    @property
+    def has_host_links(self) -> bool:
+        """Whether the links between the host's memory and the devices are known."""
+        return bool(self.host_links)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Topology):
@@ -187,12 +196,15 @@ class Topology:
         memory_bytes_per_s: float = inf,
         memory_bytes: float = inf,
         slots: int = 1,
+        host_bandwidth_bytes_per_s: float | None = None,
+        host_latency_s: float = 0.0,
         name: str = "uniform",
     ) -> "Topology":
         """A machine of `devices` alike, `device0` to the last, with a link from each to each other.
 
         `flops_per_s` is a number for all dtypes, or one by dtype class; a list has one of these for
         each device. Without it the graph must bring `exec_s`, and without a bandwidth `transfer_s`.
+        `host_bandwidth_bytes_per_s` adds a link between the host's memory and each device.
         The other options are those of `Device` and `Link`.
 
         >>> Topology.uniform(devices=2, flops_per_s=10e12, bandwidth_bytes_per_s=12e9)
@@ -200,12 +212,18 @@ class Topology:
         """
         from doppler.topology.presets import uniform
 
+        host = None
+        if host_bandwidth_bytes_per_s is not None:
+            host = Link("host", host_bandwidth_bytes_per_s, latency_s=host_latency_s)
+        elif host_latency_s:
+            raise TopologyError("host_latency_s needs host_bandwidth_bytes_per_s")
         return uniform(
             devices,
             flops_per_s,
             Link("link", bandwidth_bytes_per_s, latency_s=latency_s, lanes=lanes),
             Device("device", {}, memory_bytes_per_s, memory_bytes, slots),
             name,
+            host,
         )
 
 
@@ -213,7 +231,7 @@ def _fields(topology: Topology) -> tuple[Any, ...]:
     devices = tuple((*_row(d), *sorted(d.flops_per_s.items())) for d in topology.devices)
     values = topology.name, topology.links, topology.host, topology.description
     measured = topology.exec_s, topology.contention, topology.extra_transfer_s
-    return *values, devices, *measured
+    return *values, devices, *measured, topology.host_links
 
 
 def _row(device: Device) -> tuple[Any, ...]:
@@ -328,6 +346,20 @@ def _check(topology: Topology) -> None:
                     f"no link from `{names[source]}` to `{names[target]}`",
                     hint='name the pair in a link, or add a link with pairs = "others"',
                 )
+    _check_host_links(topology)
+
+
+def _check_host_links(topology: Topology) -> None:
+    if len(topology.host_links) not in (0, topology.num_devices):
+        raise TopologyError(
+            f"host_links has {len(topology.host_links)} entries for {topology.num_devices} devices"
+        )
+    for device, link in zip(topology.devices, topology.host_links, strict=False):
+        if type(link) is not int or not 0 <= link < topology.num_links:
+            raise TopologyError(
+                f"device `{device.name}`: the link to the host is {link!r}",
+                hint=f"the number of one of the {topology.num_links} links",
+            )
 
 
 def _check_rooms(topology: Topology) -> None:
