@@ -106,7 +106,8 @@ def noise_of(result: Result, key: str = "validation") -> float:
     checked = result[key]
     shares = np.array(checked["spread_ms"]) / np.array(checked["measured_ms"])
     if not shares.any():
-        placed = [found for name, found in result["placed"].items() if name != "single"]
+        rows = result["placed" if key == "validation" else "fixed"]
+        placed = [found for name, found in rows.items() if name != "single"]
         shares = np.array([found["std"] / found["mean"] for found in placed])
     return float(np.sqrt(np.mean(shares**2)))
 

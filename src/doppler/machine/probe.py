@@ -116,21 +116,7 @@ def probe(
             return ProbeResult(_described(first, None, mode), tuple(samples), errors)
         runs = _Runs(engine, graph)
         timed, refined = _probe_graph(runs, watch, first, until, seed)
-    fitted, held_out = (runs.traces(held_out=h) for h in (False, True))
-    samples += _samples(graph, first, [*fitted, *held_out])
-    errors = replace(
-        errors,
-        held_out=duration_errors(timed, graph, held_out or fitted),
-        makespans={"before": refined.before, "after": refined.after},
-    )
-    return ProbeResult(
-        topology=_described(refined.topology, graph, mode),
-        samples=tuple(samples),
-        errors=errors,
-        runs=sum(len(found) for found in runs.found.values()),
-        measured=tuple(runs.measured(held_out=False) + runs.measured(held_out=True)),
-        failures=tuple(runs.failures.values()),
-    )
+    return _probe_result(runs, timed, refined, errors, samples)
 
 
 def samples_path(path: str | Path) -> Path | None:
@@ -231,6 +217,25 @@ def _probe_graph(
         measured = [runs.measured(held_out=h) for h in (False, True)]
         refined = refine(graph, timed, *measured, mode=runs.mode)
     return timed, refined
+
+
+def _probe_result(
+    runs: "_Runs", timed: Topology, refined: Refined, errors: ProbeErrors, samples: list[Sample]
+) -> ProbeResult:
+    """What runs of a graph added to the measurements of the parts."""
+    fitted, held_out = (runs.traces(held_out=h) for h in (False, True))
+    return ProbeResult(
+        topology=_described(refined.topology, runs.graph, runs.mode),
+        samples=(*samples, *_samples(runs.graph, timed, [*fitted, *held_out])),
+        errors=replace(
+            errors,
+            held_out=duration_errors(timed, runs.graph, held_out or fitted),
+            makespans={"before": refined.before, "after": refined.after},
+        ),
+        runs=sum(len(found) for found in runs.found.values()),
+        measured=tuple(runs.measured(held_out=False) + runs.measured(held_out=True)),
+        failures=tuple(runs.failures.values()),
+    )
 
 
 class _Runs:
