@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test fuzz check docs format bench clean
+.PHONY: demo test thorough fuzz check docs format bench clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/base.stamp  ## simulate a graph on four devices and draw the timeline
@@ -16,6 +16,9 @@ test: export PYTHONDONTWRITEBYTECODE =
 test: $(VENV)/dev.stamp  ## run the tests
 	$(BIN)/python -c "from doppler.placers.warm_up import warm_up; warm_up()"
 	$(BIN)/python -m pytest -n auto --dist worksteal
+
+thorough: export THOROUGH = 1
+thorough: test  ## run the tests, with three times as many random examples
 
 fuzz: export FUZZ_CASES ?= 100000
 fuzz: $(VENV)/dev.stamp  ## run `dop` on many more broken and odd files than the tests do

@@ -86,17 +86,18 @@ DYNAMIC_ROWS = ("single", "search")  # of a study of mode `fixed`
 SINGLE_RUNS = 5  # of the assignment to one device, which takes longest and varies least
 
 
-def make_graph(name: str, backend: str, devices: int) -> Graph:
+def make_graph(name: str, backend: str, devices: int, given: list[str]) -> Graph:
     """A workload in float32, cut as in the paper: Llama into as many parts as devices."""
     found = workload(name)
     parts = devices if name.startswith("llama") else found.parts
-    return dp.shard(found.build(dtype="float32", **SIZES[backend].get(name, {})), parts=parts)
+    own = {key: int(value) for key, value in (pair.split("=") for pair in given)}
+    return dp.shard(found.build(dtype="float32", **SIZES[backend].get(name, {}) | own), parts=parts)
 
 
 def study(name: str, args: argparse.Namespace) -> Result:
     """All measurements of one workload on one machine."""
     devices, began = args.partitions or args.devices, perf_counter()
-    graph = make_graph(name, args.backend, devices)
+    graph = make_graph(name, args.backend, devices, args.size)
     found = probe_in(FIXED if args.fixed_only else DYNAMIC, graph, devices, args)
     problem = Problem(graph, found.topology)
     result: Result = {
@@ -374,6 +375,7 @@ def main() -> None:
     run.add_argument("--partitions", type=int)
     run.add_argument("--devices", type=int, default=2)
     run.add_argument("--links", default="host")
+    run.add_argument("--size", action="append", default=[], help="of a workload, as in batch=64")
     run.add_argument("--assignments", type=int, default=100)
     run.add_argument(
         "--fixed-only", action="store_true", help="in mode dynamic one device and search alone"

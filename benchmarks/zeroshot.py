@@ -68,6 +68,7 @@ SIZES = (200, 2_000, 20_000)
 BUDGETS_S = (1, 10)  # of `time`
 SEEDS = 3
 AUTO_S = 1.0
+POLICY_S: float | None = None  # of the policy alone, unless it is given less; None: its own
 STARTS = 12  # the policy's best, from which search begins
 NEAR = 0.8  # graphs of `time` have at least this share of their size
 METHODS = ("policy", "auto", "from policy", "from heuristics", "from random")  # of `time`
@@ -183,7 +184,7 @@ def placer_of(run: Path) -> DopplerPlacer:
     if not run.is_dir():
         raise SystemExit(f"there is no policy in {run}: do the jobs 'train/*' first")
     placer = DopplerPlacer.from_path(run)
-    placer.place(Problem(*paper_problem("p100x4/chainmm")))
+    placer.place(Problem(*paper_problem("p100x4/chainmm")), budget_s=POLICY_S)
     return placer
 
 
@@ -203,7 +204,7 @@ def policy_s(
 ) -> tuple[float, float]:
     """The makespan of the policy alone, and the seconds it took to place."""
     began = perf_counter()
-    assignment = placer.place(Problem(graph, topology), seed=1, budget_s=budget_s)
+    assignment = placer.place(Problem(graph, topology), seed=1, budget_s=budget_s or POLICY_S)
     took_s = perf_counter() - began
     return makespan_s(graph, topology, assignment), took_s
 
@@ -487,7 +488,7 @@ def show_time(results: dict[str, Result]) -> None:
         if kind == "time" and plain is not None:
             found[case.rpartition("/")[0]][int(seed)].append(plain | result)
     for case, by_seed in sorted(
-        found.items(), key=lambda item: [int(n) for n in item[0].split("/")]
+        found.items(), key=lambda item: [float(n) for n in item[0].split("/")]
     ):
         seeds = [rows for rows in by_seed if rows]
         rows = [row for rows in seeds for row in rows]

@@ -3,12 +3,12 @@
 import json
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import pytest
 
 from doppler.cli.main import main
-from doppler.placers.base import cores
 
 
 class Result(NamedTuple):
@@ -25,9 +25,11 @@ class Result(NamedTuple):
 Dop = Callable[..., Result]
 
 
-def compare_in_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let `dop compare` start one process for all placers: each has to import everything anew."""
-    monkeypatch.setattr("doppler.placers.comparison.cores", lambda: cores()[:1])
+def compare_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `dop compare` run placers here: a process of its own has to import everything anew."""
+    monkeypatch.setattr(
+        "doppler.placers.comparison.ProcessPoolExecutor", lambda *_, **__: ThreadPoolExecutor(1)
+    )
 
 
 def runner(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Dop:

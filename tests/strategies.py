@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
@@ -20,6 +21,14 @@ seconds = st.sampled_from([0.0, 1.0, 2.0]) | st.floats(1e-30, 10)
 whole_sizes = (st.integers(0, 2) | st.integers(0, 10**9)).map(float)
 rates = st.sampled_from([1.0, 2.0, 1e8]) | st.floats(0.5, 1e12)
 unlimited = st.just(math.inf)
+
+
+def examples(count: int) -> int:
+    """How many examples a property is tried on: `count` in `make thorough`, else a third of them.
+
+    They are other ones each time.
+    """
+    return count if os.environ.get("THOROUGH") else count // 3
 
 
 def _mostly_large(largest: int) -> st.SearchStrategy[int]:

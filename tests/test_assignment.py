@@ -5,6 +5,7 @@ import pytest
 import strategies
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from strategies import examples
 
 from doppler.assignment import Assignment, read_assignment, write_assignment
 from doppler.errors import AssignmentError, DopplerError, FormatError
@@ -143,7 +144,7 @@ def test_arrays_are_read_only_copies():
     assert not assignment.order.flags.writeable
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(data=st.data())
 def test_a_broken_file_raises_nothing_but_our_errors(tmp_path_factory, graph, data):
     path = tmp_path_factory.getbasetemp() / "broken-assignment.json"

@@ -3,8 +3,10 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
+from subprocess import PIPE
 
 import numpy as np
 import pytest
@@ -13,29 +15,45 @@ pytest.importorskip("torch")
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 MISSING = ("pymetis", "mtkahypar", "ortools", "gymnasium", "typer", "rich")
-# A script as it is, where these cannot be imported, with one command line after the other.
+# Scripts where these cannot be imported. A line of input has the name of one, values of its
+# constants, and command lines; the line of output has what each of them prints.
 BARE = f"""
-import contextlib, io, json, runpy, sys
+import contextlib, io, importlib, json, sys
 sys.modules.update(dict.fromkeys({MISSING!r}))
 sys.path.insert(0, {str(FOLDER)!r})
-printed = []
-for sys.argv in json.loads(sys.argv[1]):
-    with contextlib.redirect_stdout(io.StringIO()) as out:
-        runpy.run_path(sys.argv[0], run_name="__main__")
-    printed.append(out.getvalue())
-print(json.dumps(printed))
+for line in sys.stdin:
+    name, constants, commands = json.loads(line)
+    script, printed = importlib.import_module(name), []
+    vars(script).update(constants)
+    for command in commands:
+        sys.argv = [name, *command]
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            script.main()
+        printed.append(out.getvalue())
+    print(json.dumps(printed), flush=True)
 """
+Printed = Callable[..., list[str]]
 
 
-def printed(script: str, *commands: tuple[str, ...]) -> list[str]:
-    """What a script prints for each of some command lines, all in one process."""
-    lines = json.dumps([(str(FOLDER / script), *command) for command in commands])
-    command = [sys.executable, "-c", BARE, lines]
-    found = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    return [str(text) for text in json.loads(found)]
+@pytest.fixture(scope="module")
+def printed() -> Iterator[Printed]:
+    """What a script prints for each of some command lines; all scripts share one process."""
+    command = [sys.executable, "-c", BARE]
+    with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+
+        def run(script: str, *commands: tuple[str, ...], **constants: object) -> list[str]:
+            process.stdin.write(json.dumps((script, constants, commands)) + "\n")
+            process.stdin.flush()
+            answer = process.stdout.readline()
+            assert answer, f"{script} failed"
+            return [str(text) for text in json.loads(answer)]
+
+        yield run
 
 
-def test_jobs_and_tables(tmp_path: Path) -> None:
+def test_jobs_and_tables(tmp_path: Path, printed: Printed) -> None:
     results = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
     tiny = ("--seconds", "0.2", "--episodes", "16")
     methods = ("doppler", "placeto", "placeto-pretrain", "gdp", "seq2seq", "heft", "metis")
@@ -45,15 +63,13 @@ def test_jobs_and_tables(tmp_path: Path) -> None:
         ("run", *wanted, *tiny, "--part", f"{number}/2", "--results", str(file))
         for number, file in enumerate(results)
     ]
-    listed, *_ = printed("rivals.py", ("list",), *parts)
+    show = ("show", *map(str, results))
+    listed, *_, shown = printed("rivals", ("list",), *parts, *parts, show)
     names = listed.split()
     assert len(names) == len(set(names))
     assert set(wanted) <= set(names)
     lines = [json.loads(line) for file in results for line in file.read_text().splitlines()]
-    assert sorted(line["job"] for line in lines) == sorted(wanted)
-    before = results[0].read_text()
-    _, shown = printed("rivals.py", parts[0], ("show", *map(str, results)))
-    assert results[0].read_text() == before  # what is done is not done again
+    assert sorted(line["job"] for line in lines) == sorted(wanted)  # each once
     assert "| gdp | " in shown
     assert "*198.0*" in shown
     assert "The same time, 0.2 s" in shown
@@ -61,7 +77,7 @@ def test_jobs_and_tables(tmp_path: Path) -> None:
     assert "skipped: table/chainmm/metis/0: " in shown
 
 
-def test_zero_shot(tmp_path: Path) -> None:
+def test_zero_shot(tmp_path: Path, printed: Printed) -> None:
     results, runs = tmp_path / "results.jsonl", tmp_path / "runs"
     few = ("--count", "1", "--sized", "1", "--problems", "2", "--max-vertices", "60")
     short = ("--seconds", "0.2", "--train-seconds", "0.2", "--tune-seconds", "0.2")
@@ -69,13 +85,19 @@ def test_zero_shot(tmp_path: Path) -> None:
     wanted = ["train/all/0", "train/without-chainmm/0", "tuning/p100x4/chainmm/0"]
     for case in ("left-out/p100x4/chainmm", "families/fft/0", "machines/shared-bus/0"):
         wanted += [f"known/{case}", f"{case}/0"]
-    wanted += ["plain/200/1/0", "time/200/1/0/0"]
+    wanted += ["plain/200/0.1/0", "time/200/0.1/0/0"]
     commands = (("list",), ("run", *wanted, *tiny), ("show", str(results)))
-    listed, _, tables = printed("zeroshot.py", *commands)
+    hurry = {"AUTO_S": 0.1, "POLICY_S": 0.1, "BUDGETS_S": (0.1, 10)}
+    listed, _, tables = printed("zeroshot", *commands, **hurry)
     assert "time/20000/10/7/2" in listed.split()
     lines = [json.loads(line) for line in results.read_text().splitlines()]
     assert sorted(line["job"] for line in lines) == sorted(wanted)
-    for row in ("`p100x4/chainmm` | ", "`fft` | 1 | ", "all machines | 1 | ", "200 | 1 | auto | "):
+    for row in (
+        "`p100x4/chainmm` | ",
+        "`fft` | 1 | ",
+        "all machines | 1 | ",
+        "200 | 0.1 | auto | ",
+    ):
         assert f"| {row}" in tables
     assert "| all | 2 | " in tables
     better = next(line for line in lines if line["job"] == "known/left-out/p100x4/chainmm")
@@ -83,27 +105,18 @@ def test_zero_shot(tmp_path: Path) -> None:
     again = tmp_path / "again.jsonl"
     again.write_text(json.dumps(better) + "\n")
     both = [("show", *map(str, files)) for files in ((results, again), (again, results))]
-    for told in printed("zeroshot.py", *both):  # the best search counts, whichever is last
+    for told in printed("zeroshot", *both):  # the best search counts, whichever is last
         assert f"| `p100x4/chainmm` | {1e3 * better['search']:.2f} | +10" in told
 
 
-def test_engine_study(tmp_path: Path) -> None:
+def test_engine_study(tmp_path: Path, printed: Printed) -> None:
     results = tmp_path / "results.jsonl"
-    short = ("--probe-seconds", "0.3", "--search-seconds", "0.1", "--repeats", "1", "--traces", "1")
-    few = (
-        "--train-seconds",
-        "0.3",
-        "--real-seconds",
-        "0.3",
-        "--assignments",
-        "3",
-        "--threads",
-        "1",
-    )
+    tiny = ("--size", "size=64", "--repeats", "1", "--traces", "1", "--check-repeats", "1")
+    short = ("--probe-seconds", "0.3", "--search-seconds", "0.1", "--real-seconds", "0.3")
+    few = ("--train-seconds", "0.3", "--assignments", "3", "--threads", "1")
     known = (FOLDER / "results" / "engine-cpu.jsonl").read_text().splitlines()[-1]
     results.write_text(known + "\n")
-    one = ("--threads", "1", "--results", str(results))
-    printed("engine_study.py", ("run", "chainmm", *short, *few, *one))
+    printed("engine_study", ("run", "chainmm", *tiny, *short, *few, "--results", str(results)))
     first, last = results.read_text().splitlines()
     assert first == known
     last = json.loads(last)
@@ -121,19 +134,19 @@ def test_engine_study(tmp_path: Path) -> None:
         assert row["yardsticks"]["engine"] > 0.99
     new = tmp_path / "new.jsonl"
     new.write_text(json.dumps(last) + "\n")
-    both, tables = printed("engine_study.py", ("show", str(results)), ("show", str(new)))
+    both, tables = printed("engine_study", ("show", str(results)), ("show", str(new)))
     assert "| chainmm | " in both
     assert "| search, in fixed order: engine | " in tables
     assert "| faster with barriers | " in tables
     assert "| Pearson | " in tables
 
 
-def test_stage_three(tmp_path: Path) -> None:
+def test_stage_three(tmp_path: Path, printed: Printed) -> None:
     results = tmp_path / "results.jsonl"
     tiny = ("--size", "size=64", "--parts", "2", "--episodes", "8", "--seeds", "1")
     short = ("--repeats", "2", "--train-seconds", "0.5", "--threads", "1")
     where = ("--topology", "p100x4", "--results", str(results))
-    printed("stage3.py", ("run", "chainmm", *tiny, *short, *where))
+    printed("stage3", ("run", "chainmm", *tiny, *short, *where))
     lines = [json.loads(line) for line in results.read_text().splitlines()]
     assert [(line["mode"], line["form"]) for line in lines] == [
         *(("dynamic", "guarded"), ("dynamic", "plain")),
@@ -143,5 +156,5 @@ def test_stage_three(tmp_path: Path) -> None:
         assert 1 <= line["best_after"] <= line["executions"]
         assert (line["executions"] == 8) == (line["form"] == "plain")
         assert np.mean(line["ms"]["best"]) <= 1.1 * np.mean(line["ms"]["start"])
-    (shown,) = printed("stage3.py", ("show", str(results)))
+    (shown,) = printed("stage3", ("show", str(results)))
     assert "| chainmm | fixed | plain | 1 | 8 | " in shown

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from strategies import examples
 
 import doppler as dp
 from doppler.base.notebook import Bar, brief, cut, html_table
@@ -93,7 +94,7 @@ class Reader(HTMLParser):
     handle_decl = handle_pi = unknown_decl = handle_comment
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(name=names)
 def test_whatever_the_names_html_is_well_formed_and_reprs_are_short(name: str) -> None:
     shown, bar = values(name)

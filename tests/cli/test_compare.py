@@ -3,7 +3,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from command_line import Dop
+from command_line import Dop, compare_in_this_process
 
 from doppler.formats import read_graph
 from doppler.placers import make_placer
@@ -59,7 +59,10 @@ def test_processes_share_out_the_cores() -> None:
         assert sorted(taken) == cores()
 
 
-def test_a_placer_that_fails_has_its_error_in_its_row(dop: Dop, files: Path) -> None:
+def test_a_placer_that_fails_has_its_error_in_its_row(
+    dop: Dop, files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compare_in_this_process(monkeypatch)
     (files / "tight.toml").write_text(
         'format = "doppler-topology"\nversion = 1\nname = "tight"\n'
         '[[devices]]\nname = "small"\nflops_per_s = 1e12\nmemory_bytes = 10\n'

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from command_line import Dop
+from command_line import Dop, compare_in_this_process
 
 from doppler.assignment import read_assignment
 
@@ -44,7 +44,10 @@ def test_an_assignment_without_a_schedule_gets_one(dop: Dop, files: Path) -> Non
     assert max(fixed, deep) < dynamic
 
 
-def test_placers_are_compared_in_a_mode(dop: Dop, files: Path) -> None:
+def test_placers_are_compared_in_a_mode(
+    dop: Dop, files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compare_in_this_process(monkeypatch)
     compare = ("compare", "graph.json", "-t", "p100x4", "--placers", "heft", "--seeds", "2")
     (row,) = dop(*compare, "--mode", "fixed", "--json").json()
     placed = dop(*PLACE, "--mode", "fixed", "--json").json()

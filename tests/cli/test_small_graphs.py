@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from command_line import Dop, compare_in_one_process
+from command_line import Dop, compare_in_this_process
 
 EMPTY = {
     "format": "doppler-graph",
@@ -64,7 +64,7 @@ def test_place_simulate_and_show(dop: Dop, graph: str, topology: str) -> None:
 
 
 def test_compare(dop: Dop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    compare_in_one_process(monkeypatch)
+    compare_in_this_process(monkeypatch)
     (tmp_path / "g.json").write_text(json.dumps(EMPTY))
     compared = dop("compare", "g.json", "--budget", "0.1", "--seeds", "1", "--json")
     assert compared.code == 0, compared.err

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from command_line import Dop, compare_in_one_process
+from command_line import Dop, compare_in_this_process
 
 pytest.importorskip("torch")
 
@@ -28,7 +28,7 @@ batch = 4
 def _in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is had without training is found in no time."""
     monkeypatch.setattr(comparison, "MAX_S", 0.02)
-    compare_in_one_process(monkeypatch)
+    compare_in_this_process(monkeypatch)
 
 
 def test_the_command_line(dop: Dop, tmp_path: Path) -> None:

@@ -80,6 +80,7 @@ class FakeStream:
 
     def query(self) -> bool:
         self.fake.check()
+        sleep(0)  # lets other threads go on: who asks in a loop would keep them waiting for 5 ms
         return self._pushed == self._finished
 
 
@@ -107,6 +108,7 @@ class FakeEvent:
 
     def query(self) -> bool:
         self.fake.check()
+        sleep(0)
         return self.passed.is_set()
 
     def synchronize(self) -> None:

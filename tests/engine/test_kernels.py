@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sharding.random_programs import cut_programs, whole_inputs
 from sharding.test_evaluate import SIZES, positive_definite
+from strategies import examples
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from doppler.engine.kernels import (
@@ -137,7 +138,7 @@ def test_a_tile_that_is_not_positive_definite_raises_nothing(device):
     run_torch(kernel, [-np.eye(2)], device)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(cut_programs(), st.sampled_from([0, 2, 3]), st.integers(0, 2**32 - 1))
 def test_every_vertex_of_a_random_program_computes_the_same(cut_program, preaggregate, seed):
     program, cuts = cut_program

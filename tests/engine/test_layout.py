@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import devices_for, graphs, topologies
+from strategies import devices_for, examples, graphs, topologies
 
 from doppler.engine.layout import Buffers, Layout, live_bytes, make_layout
 from doppler.errors import OutOfMemoryError
@@ -137,7 +137,7 @@ def assert_safe(buffers: Buffers, layout: Layout, table: TaskTable, order: list[
                 assert {old, *buffers.readers[old]} <= before[new]
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.data())
 def test_no_order_overwrites_what_is_needed(data: st.DataObject) -> None:
     drawn = data.draw(topologies())

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import devices_for, graphs, topologies
+from strategies import devices_for, examples, graphs, topologies
 
 pytest.importorskip("torch")
 
@@ -55,7 +55,7 @@ class TestNullEngine(ExecutorContract):
         return virtual(topology)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.data())
 def test_in_virtual_time_the_engine_is_the_simulator(data: st.DataObject) -> None:
     """One scheduler, two clocks: but for the host, whose time is real here."""

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import edited
+from strategies import edited, examples
 
 from doppler.assignment import Assignment
 from doppler.errors import DopplerError, FormatError, GraphError, UnknownNameError
@@ -122,7 +122,7 @@ def test_a_very_long_line_is_refused(tmp_path: Path) -> None:
         read_graph(write(tmp_path, "7" * 5_000_000))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(data=st.data())
 def test_whatever_the_text_only_doppler_errors(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

@@ -35,7 +35,7 @@ from hypothesis import strategies as st
 TESTS = 10  # that share the cases
 CASES = int(os.environ.get("FUZZ_CASES", "0"))
 SETTINGS = settings(
-    max_examples=CASES // TESTS + 1 if CASES else 220,
+    max_examples=CASES // TESTS + 1 if CASES else 110,
     derandomize=not CASES,
     database=None,
     deadline=None,

@@ -5,6 +5,7 @@ import pytest
 import strategies
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from strategies import examples
 
 from doppler.errors import DopplerError, FormatError, GraphError, OutputError
 from doppler.formats import read_graph
@@ -236,7 +237,7 @@ def test_an_unwritable_place_is_named_and_left_as_it_was(tmp_path, spot):
     assert sorted(p.name for p in tmp_path.rglob("*")) == ["file", "folder"]
 
 
-@settings(max_examples=1000)
+@settings(max_examples=examples(1000))
 @given(st.data())
 def test_a_broken_file_raises_nothing_but_our_errors(data):
     text = data.draw(strategies.broken_files(ffnn_with(KERNEL_AND_DEVICES)))

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from sharding.random_programs import cut_programs
+from strategies import examples
 
 from doppler.errors import GraphError
 from doppler.graph import Graph, GraphBuilder, Kernel, build_graph, graph_from_json, graph_to_json
@@ -299,7 +300,7 @@ def in_full(graph: Graph, v: int) -> str:
     return json.dumps([kernel.op, attributes, kernel.shapes, kernel.dtypes, read], sort_keys=True)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(cut_programs())
 def test_signatures_are_equal_exactly_where_all_that_is_run_is(cut_program):
     program, cuts = cut_program

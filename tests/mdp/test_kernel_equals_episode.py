@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mdp.playing import Played, candidates_of, play, random_weights, replay
-from strategies import graphs, topologies
+from strategies import examples, graphs, topologies
 
 from doppler.graph import Graph, GraphBuilder, build_graph
 from doppler.mdp import Episode, Instance, make_instance
@@ -43,7 +43,7 @@ def assert_equal(instance: Instance, played: Played) -> None:
     assert state.end_s.tolist() == episode.end_s.tolist()
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(data=st.data(), sampling=samplings, seed=st.integers(0, 2**40))
 def test_small_graphs(data: st.DataObject, sampling: Sampling, seed: int) -> None:
     topology = data.draw(topologies(memory_bytes=memories))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mdp.playing import graph_of, no_opinion, play, random_weights, uniform
-from strategies import graphs
+from strategies import examples, graphs
 
 from doppler.base.arrays import FloatArray
 from doppler.mdp import Instance, make_instance
@@ -75,7 +75,7 @@ samplings = st.builds(
 spreads = st.sampled_from([0.0, 1.0, 30.0, 1e3, 1e5])  # at 1e5 most weights are beyond all floats
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(data=st.data(), sampling=samplings, spread=spreads, seed=st.integers(0, 2**40))
 def test_small_graphs(data: st.DataObject, sampling: Sampling, spread: float, seed: int) -> None:
     instance = make_instance(Problem(data.draw(graphs(max_vertices=12, num_devices=4)), MACHINE))

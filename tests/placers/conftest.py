@@ -4,17 +4,20 @@ import pytest
 
 from doppler.placers import Placer, make_placer
 from doppler.placers.exact.placer import ExactPlacer
+from doppler.placers.learned.doppler import DopplerPlacer
 from doppler.placers.portfolio import AutoPlacer
 from doppler.placers.search.annealing import AnnealingPlacer, LocalSearchPlacer, SearchConfig
 from doppler.placers.search.genetic import GeneticConfig, GeneticPlacer
 
 QuickPlacer = Callable[[str], Placer]
 
+SAMPLES = 32
 # Placers that search as long as they may, with budgets that make them repeat.
 BUDGETED: dict[str, Callable[[], Placer]] = {
     "annealing": lambda: AnnealingPlacer(SearchConfig(evaluations=300, chains=2)),
-    "auto": lambda: AutoPlacer(0.8, evaluations=300),
+    "auto": lambda: AutoPlacer(0.8, evaluations=300, learned=DopplerPlacer(samples=SAMPLES)),
     "cp-sat": lambda: ExactPlacer(seconds=0.4),
+    "doppler": lambda: DopplerPlacer(samples=SAMPLES),
     "genetic": lambda: GeneticPlacer(GeneticConfig(generations=2, population=16)),
     "local-search": lambda: LocalSearchPlacer(SearchConfig(evaluations=300, hot=0.0, chains=1)),
 }

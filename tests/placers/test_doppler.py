@@ -229,7 +229,8 @@ def test_without_samples_there_is_one_greedy_assignment() -> None:
 
 
 def test_larger_problems_have_fewer_samples() -> None:
-    placer = DopplerPlacer(policy())
+    few = NeighbourhoodConfig(max_pairs=4_000_000, max_samples=2048)
+    placer = DopplerPlacer(policy(), search=few)
     counts = [
         len(
             placer.propose(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import graphs, topologies
+from strategies import examples, graphs, topologies
 
 from doppler.cost import DefaultCostModel
 from doppler.graph import Graph
@@ -46,7 +46,7 @@ def rule_of(
     return flatten(problem), placer.rule(problem)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(data=st.data(), name=st.sampled_from(NAMES))
 def test_small_graphs(data: st.DataObject, name: str) -> None:
     topology = data.draw(topologies(memory_bytes=memories))

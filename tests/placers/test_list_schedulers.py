@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import graphs, topologies
+from strategies import examples, graphs, topologies
 
 from doppler.cost import DefaultCostModel
 from doppler.errors import ConfigError
@@ -237,7 +237,7 @@ def test_room_for_everything_is_as_good_as_no_limit() -> None:
         assert plain.devices.tolist() == aware.devices.tolist()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(data=st.data(), name=st.sampled_from(NAMES))
 def test_every_plan_can_be_carried_out(data: st.DataObject, name: str) -> None:
     memory = st.sampled_from([math.inf, 2.0, 5.0, 2e9])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import graphs, topologies
+from strategies import examples, graphs, topologies
 
 from doppler.errors import OutOfMemoryError
 from doppler.graph import Graph, GraphBuilder
@@ -36,7 +36,7 @@ def all_assignments(graph: Graph, topology: Topology) -> np.ndarray:
     return np.array(list(itertools.product(*choices)), np.int64).reshape(-1, graph.num_vertices)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(data=st.data(), strategy=st.sampled_from(["fifo", "critical-path", "depth-first"]))
 def test_no_assignment_that_fits_is_below_the_bound(data: st.DataObject, strategy: str) -> None:
     memory = st.sampled_from([2.0, 4.0, 6.0, float("inf")])

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from strategies import examples
 
 from doppler.errors import CheckpointError, OutputError
 
@@ -232,7 +233,7 @@ def test_tensors_that_do_not_fit(
     assert_refused(path, message)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(data=st.data())
 def test_no_damage_shows_a_traceback(tmp_path_factory: Any, data: st.DataObject) -> None:
     path = tmp_path_factory.mktemp("damage") / "policy"

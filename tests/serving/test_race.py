@@ -7,7 +7,6 @@ import pytest
 
 pytest.importorskip("torch")
 
-from scipy.stats import ttest_ind
 
 from doppler.errors import ConfigError
 from doppler.serving.race import (
@@ -101,6 +100,8 @@ def test_looks_are_counted_however_uneven_the_sides_are() -> None:
 
 
 def test_the_test_is_welchs() -> None:
+    from scipy.stats import ttest_ind  # takes a second to load
+
     rng = np.random.default_rng(3)
     for sizes in ((3, 3), (4, 9), (16, 5)):
         a, b = rng.normal(1.0, 0.1, sizes[0]), rng.normal(1.05, 0.3, sizes[1])

@@ -14,6 +14,7 @@ from sharding.naive_partitioner import (
     naive_trees,
 )
 from sharding.random_programs import cuts_of, programs, tangles
+from strategies import examples
 
 from doppler.errors import ShardingError, UnknownNameError
 from doppler.programs import (
@@ -62,20 +63,20 @@ def many_consumers() -> Program:
 # Against the naive partitioner.
 
 
-@settings(max_examples=250)
+@settings(max_examples=examples(250))
 @given(st.data(), st.sampled_from([2, 4, 8]))
 def test_random_programs_are_cut_like_the_naive_partitioner_cuts_them(data, parts):
     program = data.draw(programs(parts=parts, max_ops=6 if parts == 8 else 9))
     assert partition(program, parts) == naive_cuts(program, parts)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(tangles(), st.sampled_from([2, 4]))
 def test_tangled_programs_are_cut_like_the_naive_partitioner_cuts_them(program, parts):
     assert partition(program, parts) == naive_cuts(program, parts)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(tangles(max_ops=16))
 def test_trees_are_those_of_the_rule(program):
     members, children = naive_trees(program)
@@ -84,7 +85,7 @@ def test_trees_are_those_of_the_rule(program):
     assert dict(enumerate(found)) == children
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(tangles(max_ops=16))
 def test_trees_are_solved_after_those_that_read_them_but_for_circles(program):
     consumers = program.consumers()

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sharding.random_programs import cut_programs, programs, whole_inputs
+from strategies import examples
 
 from doppler.graph import Graph, Kernel
 from doppler.graph.ops import OpKind
@@ -28,7 +29,7 @@ def assert_same_results(graph: Graph, program: Program, inputs: dict[str, np.nda
         assert np.array_equal(found[name], value), name
 
 
-@settings(max_examples=250)
+@settings(max_examples=examples(250))
 @given(cut_programs(), st.sampled_from(sorted(METHODS)), preaggregations, seeds)
 def test_a_program_cut_by_hand_computes_the_same(cut_program, method, preaggregate, seed):
     program, cuts = cut_program

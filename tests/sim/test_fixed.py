@@ -16,7 +16,7 @@ from sim.test_by_hand import (
     two_transfers,
 )
 from sim.test_kernel_equals_reference import assert_equal, memories
-from strategies import devices_for, graphs, schedules_for, topologies
+from strategies import devices_for, examples, graphs, schedules_for, topologies
 
 from doppler.assignment import Assignment
 from doppler.errors import AssignmentError, ConfigError, OutOfMemoryError, UnknownNameError
@@ -205,7 +205,7 @@ configs = st.builds(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(data=st.data(), config=configs)
 def test_the_compiled_simulator_equals_the_readable_one(
     data: st.DataObject, config: SimConfig
@@ -237,7 +237,7 @@ def by_list(topology: Topology, config: SimConfig):
     return make
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(data=st.data(), strategy=st.sampled_from(["fifo", "critical-path", "depth-first", "order"]))
 def test_without_a_host_both_modes_are_the_same(data: st.DataObject, strategy: str) -> None:
     topology = replace(data.draw(topologies(memory_bytes=memories)), host=Host())
@@ -255,7 +255,7 @@ def test_without_a_host_both_modes_are_the_same(data: st.DataObject, strategy: s
     assert fixed.makespans(graph, [seen]).tolist() == [expected]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(data=st.data())
 def test_no_makespan_is_below_a_lower_bound(data: st.DataObject) -> None:
     topology = data.draw(topologies())

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import devices_for, graphs, topologies
+from strategies import devices_for, examples, graphs, topologies
 
 from doppler.assignment import Assignment
 from doppler.errors import OutOfMemoryError
@@ -80,7 +80,7 @@ def assert_limits_hold(
             assert made[0] == makespan if makespan <= limit else limit < made[0] <= makespan
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(data=st.data(), config=configs)
 def test_small_graphs(data: st.DataObject, config: SimConfig) -> None:
     topology = data.draw(topologies(memory_bytes=memories))
@@ -176,7 +176,7 @@ def test_first_in_first_out_with_only_slots_contended() -> None:
         assert_equal(graph, topology, Assignment(devices), SimConfig(noise=noise))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(data=st.data(), strategy=st.sampled_from(sorted(STRATEGIES)))
 def test_traces_are_work_conserving(data: st.DataObject, strategy: str) -> None:
     topology = data.draw(topologies())

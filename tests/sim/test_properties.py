@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import devices_for, graphs, topologies
+from strategies import devices_for, examples, graphs, topologies
 
 from doppler.assignment import Assignment
 from doppler.errors import ConfigError
@@ -21,7 +21,7 @@ from doppler.topology import Host, Topology
 from doppler.trace import Trace
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(data=st.data(), strategy=st.sampled_from(["fifo", "critical-path", "depth-first"]))
 def test_no_makespan_is_below_a_lower_bound(data: st.DataObject, strategy: str) -> None:
     topology = data.draw(topologies())

@@ -7,6 +7,7 @@ import pytest
 import strategies
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from strategies import examples
 
 from doppler.errors import DopplerError, FormatError, TopologyError, UnknownNameError
 from doppler.topology import (
@@ -586,7 +587,7 @@ def test_topologies_differ_where_a_field_does():
     assert not pair.route.flags.writeable
 
 
-@settings(max_examples=1000)
+@settings(max_examples=examples(1000))
 @given(data=st.data())
 def test_a_broken_file_raises_nothing_but_our_errors(tmp_path_factory, data):
     path = tmp_path_factory.getbasetemp() / "broken-topology.json"
@@ -601,7 +602,7 @@ def test_a_broken_file_raises_nothing_but_our_errors(tmp_path_factory, data):
     assert read_topology(path) == topology
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(data=st.data())
 def test_a_broken_toml_file_raises_nothing_but_our_errors(tmp_path_factory, data):
     path = tmp_path_factory.getbasetemp() / "broken-topology.toml"

@@ -6,6 +6,7 @@ import pytest
 import strategies
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from strategies import examples
 
 from doppler.assignment import Assignment
 from doppler.errors import DopplerError, FormatError
@@ -296,7 +297,7 @@ def test_a_bad_document_is_named_with_its_key(tmp_path, trace, changes, message)
         read_trace(path)
 
 
-@settings(max_examples=1000)
+@settings(max_examples=examples(1000))
 @given(data=st.data())
 def test_a_broken_file_raises_nothing_but_our_errors(tmp_path_factory, trace, data):
     path = tmp_path_factory.getbasetemp() / "broken-trace.json"

@@ -84,10 +84,15 @@ def test_recipes_that_are_none(key: str, value: float) -> None:
         recipe_from(recipe_to(RECIPE) | {key: "many"}, "x")
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run from its beginning to its end."""
+    return pretrained(tmp_path_factory.mktemp("runs") / "whole")
+
+
 @pytest.mark.parametrize("updates", [1, 7, 11])
-def test_it_goes_on_bit_for_bit(tmp_path: Path, updates: int) -> None:
+def test_it_goes_on_bit_for_bit(whole: Path, tmp_path: Path, updates: int) -> None:
     """Before an exercise had its first turn in a stage, between stages, and in the second."""
-    whole = pretrained(tmp_path / "whole")
     parts = pretrained(tmp_path / "parts", updates=updates)
     with resume_run(parts) as run:
         take(run, 999)

@@ -91,15 +91,16 @@ def _metered(function: Callable[..., Any]) -> Callable[..., Any]:
     return metered
 
 
-def part(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+def part(*, forceinline: bool = True, **options: Any) -> Callable[[Callable[..., Any]], Any]:
     """The decorator of a helper that becomes part of the kernels that call it.
 
     It is optimised and turned into machine code with them only: on its own, and again in each of
-    its callers, would take twice the time. Python sees the plain function.
+    its callers, would take twice the time. Python sees the plain function. A large helper that is
+    called several times compiles faster where LLVM decides whether to inline it.
     """
     return register_jitable(
         pipeline_class=_PartCompiler,
-        forceinline=True,
+        forceinline=forceinline,
         no_cpython_wrapper=True,
         no_cfunc_wrapper=True,
         **options,

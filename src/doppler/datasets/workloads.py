@@ -152,10 +152,10 @@ class _Cut:
         recipe = self.scales.recipe
         depth, middle = recipe.shallowest, sum(recipe.exponents) // 2
         if recipe.depth:
-            graph, deeper = self._shard(middle, depth), self._shard(middle, depth + 1)
+            graph = self._shard(middle, depth)
             if graph.num_vertices > max_vertices:
                 return graph
-            step = deeper.num_vertices - graph.num_vertices
+            step = self._shard(middle, depth + 1).num_vertices - graph.num_vertices
             depth += max(0, (goal - graph.num_vertices) // step)
         while True:
             graph = self._shard(self.scales.draw_exponent(rng, self.three, depth), depth)

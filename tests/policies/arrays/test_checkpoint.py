@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from policies.arrays.making import array_policy, file_of, header_of, metadata_of, write_policy
+from strategies import examples
 
 from doppler.errors import CheckpointError
 from doppler.policies.arrays import checkpoint
@@ -164,7 +165,7 @@ def test_weights_that_are_not_finite(path: Path, value: float) -> None:
     assert_refused(path, f"tensor `{LAST}` of .* not finite")
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(data=st.data())
 def test_no_damage_shows_a_traceback(tmp_path_factory: Any, data: st.DataObject) -> None:
     path = tmp_path_factory.mktemp("damage") / "policy"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import graphs, topologies
+from strategies import examples, graphs, topologies
 
 from doppler.base.arrays import IntArray
 from doppler.graph import Graph
@@ -76,7 +76,7 @@ def configs() -> st.SearchStrategy[PolicyConfig]:
     )
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(data=st.data(), config=configs(), seed=st.integers(0, 99))
 def test_scores_on_odd_graphs(data: st.DataObject, config: PolicyConfig, seed: int) -> None:
     topology = data.draw(topologies())

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mdp.playing import random_weights
-from strategies import graphs
+from strategies import examples, graphs
 
 from doppler.base.arrays import IntArray
 from doppler.graph import Graph
@@ -66,7 +66,7 @@ def assert_same(values: Tensor, since: IntArray, seed: int) -> None:
         torch.testing.assert_close(one, other, rtol=1e-12, atol=atol)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(
     steps=st.integers(1, 40),
     spread=st.sampled_from([0.0, 1.0, 30.0, 1e3, 1e5]),
@@ -159,7 +159,7 @@ def test_gradients_reach_scores_on_a_gpu() -> None:
         torch.testing.assert_close(one, other.cpu())
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(graph=graphs(max_vertices=12, num_devices=4))
 def test_the_teachers_choices(graph: Graph) -> None:
     instance = make_instance(Problem(graph, MACHINE))

@@ -10,16 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from doppler.base.arrays import FloatArray, IntArray
-from doppler.base.jit import KERNEL, by_reference, njit
+from doppler.base.jit import KERNEL, by_reference, njit, part
 from doppler.mdp.instance import Tables
 from doppler.mdp.kernel import LEAK
 
 Floats = npt.NDArray[np.float32]
 
-_OPTIONS: Any = {"no_cfunc_wrapper": True, "fastmath": {"contract"}, **KERNEL}
-compiled: Any = njit(cache=True, **_OPTIONS)
-_PART: Any = {"no_cpython_wrapper": True, **_OPTIONS}
-part: Any = njit(**_PART)
+_OPTIONS: Any = {"fastmath": {"contract"}, **KERNEL}
+compiled: Any = njit(cache=True, no_cfunc_wrapper=True, **_OPTIONS)
+called: Any = part(forceinline=False, **_OPTIONS)
 BLOCK = 32  # vertices at a time: what they hear stays in a cache
 EPSILON = 1e-5  # of torch's LayerNorm
 
@@ -38,7 +37,7 @@ class Round(NamedTuple):
     norm_bias: Floats  # (H,)
 
 
-@part
+@called
 def multiply(x: Floats, count: int, matrix: Floats, bias: Floats, out: Floats) -> None:
     """Fill in the first rows of `out`: those of `x` times a matrix, plus a bias.
 
@@ -126,7 +125,7 @@ def pass_messages(
             normalize(s.narrow[i], r.norm, r.norm_bias, out[first + i])
 
 
-@part
+@called
 def hear(
     t: Tables, columns: Floats, r: Round, h: Floats, s: LayerScratch, v: int, row: int
 ) -> None:
@@ -153,7 +152,7 @@ def hear(
             heard[2 * width + j] += sent if sent > 0.0 else LEAK * sent
 
 
-@part
+@called
 def normalize(x: Floats, scale: Floats, bias: Floats, out: Floats) -> None:
     """Fill in `x` with a mean of 0 and a variance of 1, scaled and moved."""
     mean, variance = 0.0, 0.0

@@ -9,14 +9,15 @@ import numpy as np
 import numpy.typing as npt
 
 from doppler.base.arrays import IntArray
-from doppler.base.jit import njit
+from doppler.base.jit import KERNEL, by_reference, njit, part
 from doppler.policies.arrays.kernel import multiply
 
 Floats = npt.NDArray[np.float32]
 Bits = npt.NDArray[np.uint8]
 
-compiled: Any = njit(cache=True, nogil=True, fastmath={"contract"})
-part: Any = njit(nogil=True, fastmath={"contract"})
+_OPTIONS: Any = {"fastmath": {"contract"}, **KERNEL}
+compiled: Any = njit(cache=True, no_cfunc_wrapper=True, **_OPTIONS)
+called: Any = part(forceinline=False, **_OPTIONS)
 
 
 class Layers(NamedTuple):
@@ -73,6 +74,9 @@ class Space(NamedTuple):
     lower: Floats  # (1, 2H)
 
 
+by_reference(Layers, Hearing, Space)
+
+
 def make_space(n: int, width: int, rounds: int) -> Space:
     """Room for episodes of n steps."""
 
@@ -125,7 +129,7 @@ def play(
             taken[b, step] = pick(logits[b, step], draws[b, step], temperature, epsilon)
 
 
-@part
+@called
 def change(
     layers: Layers, hearing: Hearing, step: int, taken: IntArray, space: Space, now: int
 ) -> int:
@@ -169,7 +173,7 @@ def change(
     return now
 
 
-@part
+@called
 def at_first(layers: Layers, step: int, taken: IntArray, space: Space, count: int) -> None:
     """What messages start from, for those in `other`."""
     width = space.first.shape[1]
@@ -189,7 +193,7 @@ def at_first(layers: Layers, step: int, taken: IntArray, space: Space, count: in
             space.first[space.other[i], h] = space.new[0, i, h]
 
 
-@part
+@called
 def pass_on(
     layers: Layers,
     hearing: Hearing,
@@ -240,7 +244,7 @@ def pass_on(
     return size
 
 
-@part
+@called
 def decide(layers: Layers, hearing: Hearing, step: int, logits: Floats, space: Space) -> None:
     """Fill in the logits for the vertex at hand."""
     n, width = space.first.shape
@@ -285,7 +289,7 @@ def decide(layers: Layers, hearing: Hearing, step: int, logits: Floats, space: S
         logits[d] = total
 
 
-@part
+@called
 def pick(logits: Floats, draw: Floats, temperature: float, epsilon: float) -> int:
     """The device that is drawn: the best at temperature 0, and some at random."""
     size = len(logits)
