@@ -60,11 +60,12 @@ def table(name: str) -> str:
         capture_output=True,
         text=True,
     ).stdout
-    head = (
-        f"Measured {source['date']} with commit `{source['commit']}` on {source['machine']}. "
-        f"`python {script} show {results}` prints these tables; `run` measures them again."
+    origins = "; ".join(
+        f"{part['rows']} {part['date']} with commit `{part['commit']}` on {part['machine']}"
+        for part in ({"rows": "Measured", **source}, *source.get("again", ()))
     )
-    return f"{head}\n{shown}"
+    show = f"`python {script} show {results}` prints these tables; `run` measures them again."
+    return f"{origins}. {show}\n{shown}"
 
 
 def measurements() -> dict[str, dict[str, Any]]:
