@@ -1,4 +1,4 @@
-"""What does learning give? Quality, ablations, unseen graphs and machines, over several seeds.
+"""What does training on one graph give? Quality, ablations and transfer, over several seeds.
 
 Every measurement is a job, `table/case/seed`, that appends a line to a file of results:
 
@@ -11,9 +11,9 @@ Every measurement is a job, `table/case/seed`, that appends a line to a file of 
 may run side by side on the same file; `list` names all jobs. `show` prints the tables from the
 lines of one or more files. `benchmarks/results/learning.jsonl` is what we measured.
 
-Makespans are simulated milliseconds. `policy` is the policy alone: the best that placer `doppler`
-makes, in about a second; on graphs it has not seen `few` is the best of 128 samples. `run` is
-the best that training found, the expert's search included.
+Makespans are simulated milliseconds. `greedy` is one greedy episode of the policy, `run` the best
+that training found, the expert's search included. `policy` is the best that placer `doppler` finds
+with a policy, in about a second.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from time import perf_counter, process_time
+from time import process_time
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,6 @@ from doppler.mdp import make_instance
 from doppler.mdp.rollout import Sampling
 from doppler.placers import lower_bounds
 from doppler.placers.learned.doppler import DopplerPlacer
-from doppler.placers.search.annealing import SearchConfig, search, starting_points
 from doppler.policies.acting import Actor
 from doppler.policies.dual import DualPolicy, PolicyConfig, make_policy
 from doppler.problem import Problem
@@ -48,10 +47,9 @@ SIX = (*FOUR, "v100x8/llama-block", "v100x8/llama-layer")
 SEEDS = 3
 LAYER, CHAIN = "p100x4/llama-layer", "p100x4/chainmm"
 TRANSFERS = [(s, t) for t in ("llama-block", "llama-layer") for s in ("ffnn", "chainmm")]
+MOVED = ("chainmm", "ffnn")  # to another machine
+MESSAGES = ("episode", "step")  # how often they are passed
 SHOTS = (0, 2048, 4096)
-SEED_EVALUATIONS = 100_000
-# Copies with other costs of the graphs that a policy for others is trained on.
-UNSEEN = {"": 3, " without variants": 0}
 
 
 def variants() -> dict[str, TrainConfig]:
@@ -76,30 +74,21 @@ def variants() -> dict[str, TrainConfig]:
 
 def jobs() -> list[Job]:
     """All measurements."""
+    default = PRESETS["default"]
     found = [Job(f"heuristics/{label}/0", _heuristics(label), 0) for label in SIX]
-    found += [Job(f"search/{label}/0", _search(label), 0) for label in SIX]
     found += [Job(f"rule/{label}/0", _rule(label), 0) for label in SIX]
     for seed in range(SEEDS):
-        found += [Job(f"quality/{label}/{seed}", _quality(label), seed) for label in SIX]
+        found += [Job(f"quality/{label}/{seed}", _trained(label, default), seed) for label in SIX]
         found += [Job(f"untrained/{label}/{seed}", _untrained(label), seed) for label in SIX]
-        found += [
-            Job(f"unseen/{label}{name}/{seed}", _unseen(label, copies), seed)
-            for name, copies in UNSEEN.items()
-            for label in FOUR
-        ]
         for label in (CHAIN, LAYER):
             found += [
-                Job(f"ablation/{label} {name}/{seed}", _ablation(label, config), seed)
+                Job(f"ablation/{label} {name}/{seed}", _trained(label, config), seed)
                 for name, config in variants().items()
             ]
         found += [Job(f"transfer/{s} to {t}/{seed}", _transfer(s, t), seed) for s, t in TRANSFERS]
-        found += [
-            Job(f"machine/{name}/{seed}", _machine(name), seed) for name in ("chainmm", "ffnn")
-        ]
-        found += [
-            Job(f"messages/{how}/{seed}", _messages(how), seed) for how in ("episode", "step")
-        ]
-    found += [Job(f"quality/{CHAIN}/{seed}", _quality(CHAIN), seed) for seed in (3, 4)]
+        found += [Job(f"machine/{name}/{seed}", _machine(name), seed) for name in MOVED]
+        found += [Job(f"messages/{how}/{seed}", _messages(how), seed) for how in MESSAGES]
+    found += [Job(f"quality/{CHAIN}/{seed}", _trained(CHAIN, default), seed) for seed in (3, 4)]
     return found
 
 
@@ -127,21 +116,16 @@ def train(
     return trainer, took
 
 
-def judge(
-    policy: DualPolicy, graph: Graph, topology: Topology, samples: int | None = None
-) -> Result:
-    """What the policy alone makes of a graph, in ms, and how long that took.
+def greedy_ms(policy: DualPolicy, label: str) -> float:
+    """The makespan of the policy's greedy episode on a problem."""
+    instance = make_instance(Problem(*problem(label)))
+    return float(DopplerPlacer(policy, samples=0).propose(instance)[2][0]) * 1e3
 
-    Without a number of samples it takes as many as placer `doppler` does.
-    """
-    began = perf_counter()
-    placer = DopplerPlacer(policy, samples=samples)
-    _, _, makespans = placer.propose(make_instance(Problem(graph, topology)), seed=1)
-    return {
-        "policy": makespans.min() * 1e3,
-        "greedy": makespans[0] * 1e3,
-        "inference_s": perf_counter() - began,
-    }
+
+def placed_ms(policy: DualPolicy, label: str) -> float:
+    """The best makespan that placer `doppler` finds with the policy."""
+    instance = make_instance(Problem(*problem(label)))
+    return float(DopplerPlacer(policy).propose(instance, seed=1)[2].min()) * 1e3
 
 
 def _heuristics(label: str) -> Callable[[float, int], Result]:
@@ -171,76 +155,21 @@ def _rule(label: str) -> Callable[[float, int], Result]:
     return work
 
 
-def _search(label: str) -> Callable[[float, int], Result]:
-    def work(seconds: float, seed: int) -> Result:
-        graph, topology = problem(label)
-        starts = starting_points(Problem(graph, topology), seed)
-        config = SearchConfig(seconds=seconds, chains=2)
-        result = search(Problem(graph, topology), starts, config, seed=seed)
-        return {"best": result.cost_s * 1e3, "evaluations": result.evaluations}
-
-    return work
-
-
-def _quality(label: str) -> Callable[[float, int], Result]:
-    def work(seconds: float, seed: int) -> Result:
-        trainer, took = train([label], PRESETS["default"], seconds, seed)
-        graph, topology = problem(label)
-        found = judge(trainer.policy, graph, topology)
-        best = {"run": trainer.records[0].best_s * 1e3}
-        return took | found | best | _seeded(trainer.policy, graph, topology, seed)
-
-    return work
-
-
 def _untrained(label: str) -> Callable[[float, int], Result]:
-    """What the placer makes with a policy that has learned nothing."""
+    """What a policy makes that has learned nothing."""
 
     def work(seconds: float, seed: int) -> Result:
-        return judge(make_policy(PolicyConfig(), seed), *problem(label))
+        policy = make_policy(PolicyConfig(), seed)
+        return {"greedy": greedy_ms(policy, label), "policy": placed_ms(policy, label)}
 
     return work
 
 
-def _seeded(policy: DualPolicy, graph: Graph, topology: Topology, seed: int) -> Result:
-    """Search from the policy's proposals against search from the heuristics, in evaluations."""
-    devices, _, makespans = DopplerPlacer(policy).propose(make_instance(Problem(graph, topology)))
-    instance = make_instance(Problem(graph, topology))
-    first = np.argsort(makespans)[:12]
-    config = SearchConfig(evaluations=SEED_EVALUATIONS, chains=1)
-    plain = search(
-        Problem(graph, topology), starting_points(Problem(graph, topology), seed), config, seed=seed
-    )
-    seeded = search(
-        Problem(graph, topology), list(instance.expand(devices[first])), config, seed=seed
-    )
-    sooner = [n for _, n, cost_s in seeded.history if cost_s <= plain.cost_s]
-    return {
-        "search_from_heuristics": plain.cost_s * 1e3,
-        "search_from_policy": seeded.cost_s * 1e3,
-        "evaluations_to_match": sooner[0] + len(makespans) if sooner else None,
-        "evaluations_plain": plain.history[-1][1] if plain.history else 0,
-    }
-
-
-def _unseen(label: str, copies: int) -> Callable[[float, int], Result]:
-    def work(seconds: float, seed: int) -> Result:
-        others = [other for other in FOUR if other != label]
-        config = replace(PRESETS["default"], variants=copies)
-        trainer, took = train(others, config, seconds, seed)
-        few = judge(trainer.policy, *problem(label), 128)
-        few_samples = {"few": few["policy"], "few_s": few["inference_s"]}
-        return took | few_samples | judge(trainer.policy, *problem(label))
-
-    return work
-
-
-def _ablation(label: str, config: TrainConfig) -> Callable[[float, int], Result]:
+def _trained(label: str, config: TrainConfig) -> Callable[[float, int], Result]:
     def work(seconds: float, seed: int) -> Result:
         trainer, took = train([label], config, seconds, seed)
-        graph, topology = problem(label)
-        best = {"run": trainer.records[0].best_s * 1e3}
-        return took | judge(trainer.policy, graph, topology) | best
+        run = trainer.records[0].best_s * 1e3
+        return took | {"greedy": greedy_ms(trainer.policy, label), "run": run}
 
     return work
 
@@ -248,7 +177,6 @@ def _ablation(label: str, config: TrainConfig) -> Callable[[float, int], Result]
 def _transfer(source: str, target: str) -> Callable[[float, int], Result]:
     def work(seconds: float, seed: int) -> Result:
         trainer, _ = train([f"p100x4/{source}"], PRESETS["default"], seconds, seed)
-        graph, topology = problem(f"p100x4/{target}")
         found: Result = {}
         state = {k: v.clone() for k, v in trainer.policy.state_dict().items()}
         for shots in SHOTS:
@@ -258,7 +186,7 @@ def _transfer(source: str, target: str) -> Callable[[float, int], Result]:
                 base = PRESETS["default"]
                 config = replace(base, stages=("sim",), sim=replace(base.sim, episodes=shots))
                 policy = train([f"p100x4/{target}"], config, None, seed, policy)[0].policy
-            found[f"after_{shots}"] = judge(policy, graph, topology)["policy"]
+            found[f"after_{shots}"] = placed_ms(policy, f"p100x4/{target}")
         return found
 
     return work
@@ -328,11 +256,9 @@ def spread(results: list[Result], key: str, best: float | None = None) -> str:
 
 def best_known(tables: dict[str, dict[str, list[Result]]], label: str) -> float:
     """The least makespan that any job found."""
-    keys = ("best", "policy", "run", "search_from_policy", "search_from_heuristics")
-    names = ("known", "heuristics", "search", "quality", "unseen")
-    cases = [tables[name].get(label, []) for name in names]
+    cases = [tables[name].get(label, []) for name in ("known", "heuristics", "quality")]
     cases += [r for case, r in tables["ablation"].items() if case.startswith(label)]
-    values = [r[key] for results in cases for r in results for key in keys if key in r]
+    values = [r[key] for results in cases for r in results for key in ("best", "run") if key in r]
     return min(values, default=float("nan"))
 
 
@@ -341,16 +267,15 @@ def show(paths: list[Path]) -> None:
     tables = tables_of(paths)
     known = {label: best_known(tables, label) for label in (*SIX, "v100x8/chainmm", "v100x8/ffnn")}
     shown = {
-        "rule": [show_rule],
-        "quality": [show_quality, show_seeded],
-        "unseen": [show_unseen],
-        "ablation": [show_ablation],
-        "messages": [show_messages],
-        "transfer": [show_transfer],
-        "machine": [show_machines],
+        "rule": show_rule,
+        "quality": show_quality,
+        "ablation": show_ablation,
+        "messages": show_messages,
+        "transfer": show_transfer,
+        "machine": show_machines,
     }
-    for name, functions in shown.items():
-        for function in functions if tables[name] else []:
+    for name, function in shown.items():
+        if tables[name]:
             function(tables, known)
 
 
@@ -364,60 +289,29 @@ def show_rule(tables: Any, known: dict[str, float]) -> None:
 
 def show_quality(tables: Any, known: dict[str, float]) -> None:
     print("\n### Quality: one policy per graph\n")
-    heads = ("policy alone", "greedy", "run", "seeds", "untrained", "greedy")
+    heads = ("run", "greedy", "seeds", "untrained, greedy")
     print(f"| problem | best known, ms | best heuristic | {' | '.join(heads)} |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|")
     for label in SIX:
         rows = tables["quality"].get(label, [])
         heuristic = tables["heuristics"].get(label, [{}])[0]
         name = f" (`{heuristic['name']}`)" if heuristic else ""
         above = spread([heuristic], "best", known[label]).split(" ±")[0] + " %" + name
-        cells = [spread(rows, key, known[label]) for key in ("policy", "greedy", "run")]
+        cells = [spread(rows, key, known[label]) for key in ("run", "greedy")]
         nothing = tables["untrained"].get(label, [])
-        cells += [f"{len(rows)}", *(spread(nothing, k, known[label]) for k in ("policy", "greedy"))]
+        cells += [f"{len(rows)}", spread(nothing, "greedy", known[label])]
         print(f"| `{label}` | {known[label]:.2f} | {above} | {' | '.join(cells)} |")
-
-
-def show_seeded(tables: Any, known: dict[str, float]) -> None:
-    print(f"\n### Search from the policy, {SEED_EVALUATIONS:,} evaluations\n")
-    print("| problem | from heuristics | from the policy | evaluations to match |")
-    print("|---|---|---|---|")
-    for label in SIX:
-        rows = tables["quality"].get(label, [])
-        cells = [
-            spread(rows, key, known[label])
-            for key in ("search_from_heuristics", "search_from_policy")
-        ]
-        matched = [r["evaluations_to_match"] for r in rows]
-        plain = [r["evaluations_plain"] for r in rows]
-        counts = ", ".join("never" if m is None else f"{m:,}" for m in matched)
-        print(f"| `{label}` | {' | '.join(cells)} | {counts} (of {np.mean(plain or [0]):,.0f}) |")
-
-
-def show_unseen(tables: Any, known: dict[str, float]) -> None:
-    print("\n### A graph it has not seen, after training on the other three\n")
-    heads = ("128 samples", "seconds", "as the placer", "seconds", "greedy", "without variants")
-    print(f"| problem | best known, ms | {' | '.join(heads)} |\n|---|---|---|---|---|---|---|---|")
-    for label in FOUR:
-        rows, plain = (tables["unseen"].get(label + name, []) for name in UNSEEN)
-        cells = [
-            *(spread(rows, "few", known[label]), spread(rows, "few_s")),
-            *(spread(rows, "policy", known[label]), spread(rows, "inference_s")),
-            *(spread(r, k, known[label]) for r, k in ((rows, "greedy"), (plain, "policy"))),
-        ]
-        print(f"| `{label}` | {known[label]:.2f} | {' | '.join(cells)} |")
 
 
 def show_ablation(tables: Any, known: dict[str, float]) -> None:
     print("\n### What each part buys: above the best known, the same seconds each\n")
-    print("| problem | variant | policy alone | greedy | run | episodes |")
-    print("|---|---|---|---|---|---|")
+    print("| problem | variant | greedy | run | episodes |\n|---|---|---|---|---|")
     for label in (CHAIN, LAYER):
         for name in variants():
             rows = tables["ablation"].get(f"{label} {name}", [])
             if not rows:
                 continue
-            cells = [spread(rows, key, known[label]) for key in ("policy", "greedy", "run")]
+            cells = [spread(rows, key, known[label]) for key in ("greedy", "run")]
             episodes = np.mean([r["episodes"] for r in rows])
             print(f"| `{label}` | {name} | {' | '.join(cells)} | {episodes:,.0f} |")
 
@@ -425,19 +319,21 @@ def show_ablation(tables: Any, known: dict[str, float]) -> None:
 def show_messages(tables: Any, known: dict[str, float]) -> None:
     print("\n### Message passing once per episode, or at every step (ChainMM, REINFORCE)\n")
     print("| | best, ms | episodes to best | passes to best | episodes |\n|---|---|---|---|---|")
-    for how in ("episode", "step"):
+    for how in MESSAGES:
         rows = tables["messages"].get(how, [])
         keys = ("run", "best_at", "passes_to_best", "episodes")
         print(f"| once per {how} | " + " | ".join(spread(rows, key) for key in keys) + " |")
 
 
 def show_transfer(tables: Any, known: dict[str, float]) -> None:
-    heads = " | ".join("zero-shot" if n == 0 else f"{n:,} episodes" for n in SHOTS)
-    print(f"\n### Transfer between graphs\n\n| from, to | {heads} |\n|---|" + "---|" * len(SHOTS))
+    heads = ["untrained", *("zero-shot" if n == 0 else f"{n:,} episodes" for n in SHOTS)]
+    print(f"\n### Transfer between graphs\n\n| from, to | {' | '.join(heads)} |")
+    print("|---|" + "---|" * len(heads))
     for source, target in TRANSFERS:
         rows = tables["transfer"].get(f"{source} to {target}", [])
         best = known[f"p100x4/{target}"]
-        cells = [spread(rows, f"after_{shots}", best) for shots in SHOTS]
+        cells = [spread(tables["untrained"].get(f"p100x4/{target}", []), "policy", best)]
+        cells += [spread(rows, f"after_{shots}", best) for shots in SHOTS]
         print(f"| `{source}` to `{target}` | {' | '.join(cells)} |")
 
 
