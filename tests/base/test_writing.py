@@ -114,6 +114,15 @@ def test_a_read_only_file_is_respected_even_by_root(tmp_path: Path, graph: Graph
             write_graph(graph, path, force=force)
 
 
+def test_the_umask_of_the_process_is_never_changed(
+    tmp_path: Path, graph: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It belongs to all threads: another's files would get other permissions meanwhile."""
+    monkeypatch.setattr(os, "umask", lambda _: pytest.fail("the umask was changed"))
+    write_graph(graph, tmp_path / "g.json")
+    write_graph(graph, tmp_path / "g.json")
+
+
 def test_permissions_stay_and_new_files_get_the_usual_ones(tmp_path: Path, graph: Graph) -> None:
     path = tmp_path / "g.json"
     write_graph(graph, path)

@@ -10,10 +10,10 @@ import os
 import re
 import stat
 import sys
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from doppler.base.files import STANDARD_STREAM
@@ -174,10 +174,15 @@ def _is_descriptor(path: Path) -> bool:
 
 
 def _replace(target: Target, data: bytes, named: Path) -> None:
-    """Write to a temporary name in the same folder, then rename over the file."""
-    folder = target.path.parent
+    """Write to a temporary name in the same folder, then rename over the file.
+
+    A new file gets the permissions that the process's umask leaves, as the system applies it: to
+    ask for the umask is to change it, for all threads.
+    """
+    temporary = target.path.parent / f".doppler-{token_hex(8)}"
+    flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_CLOEXEC", 0)
     try:
-        handle, temporary = tempfile.mkstemp(dir=folder, prefix=".doppler-")
+        handle = os.open(temporary, flags, 0o666 if target.mode is None else 0o600)
     except OSError as error:
         raise OutputError(
             f"cannot write `{named}`: {error.strerror}",
@@ -189,19 +194,14 @@ def _replace(target: Target, data: bytes, named: Path) -> None:
         if target.owner is not None:
             with contextlib.suppress(OSError):  # only root may give files away
                 os.chown(temporary, *target.owner)
-        Path(temporary).chmod(_new_mode() if target.mode is None else target.mode)
-        Path(temporary).replace(target.path)
+        if target.mode is not None:
+            temporary.chmod(target.mode)
+        temporary.replace(target.path)
     except BaseException as error:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         if isinstance(error, OSError):
             raise _unwritable(named, error) from None
         raise
-
-
-def _new_mode() -> int:
-    umask = os.umask(0)
-    os.umask(umask)
-    return 0o666 & ~umask
 
 
 def _write_to_stdout(data: bytes) -> None:

@@ -31,6 +31,7 @@ from doppler.sim.simulator import Simulator
 from doppler.tasks import enumerate_tasks
 
 MIN_WORKERS = 8  # the solver's strategies differ by thread; fewer do worse, even on two cores
+OVERTIME = 5.0  # times the budget, by the wall clock, at which a repeatable solution ends anyway
 STEPS_PER_SECOND = 0.15  # of the solver's deterministic clock, roughly; 0.1 to 0.7 were seen
 MAX_VERTICES = 500  # assigned ones; beyond, to build and presolve the model alone takes minutes
 
@@ -140,6 +141,8 @@ def _limits(seconds: float, seed: int, workers: int | None) -> dict[str, Any]:
 def _repeatable_limits(seconds: float, seed: int) -> dict[str, Any]:
     return {
         "max_deterministic_time": seconds * STEPS_PER_SECOND,
+        # On a few problems that clock hardly moves; this limit is then not repeatable, but ends it.
+        "max_time_in_seconds": OVERTIME * seconds,
         "num_workers": 1,
         "random_seed": index(seed) % 2**31,
     }
