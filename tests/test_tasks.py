@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from doppler.graph import GraphBuilder
-from doppler.tasks import enumerate_tasks
-from doppler.topology import preset
+from doppler.tasks import dependencies, enumerate_tasks, task_table
+from doppler.topology import Topology, preset
 
 
 def columns(tasks):
@@ -53,6 +53,42 @@ def test_one_device_needs_no_transfers():
     assert tasks.num_transfers == 0
 
 
+def test_inputs_that_arrive_come_once_to_each_device_that_reads_them():
+    b = GraphBuilder()
+    x = b.input("x", output_bytes=1, kind="streamed")
+    w = b.input("w", output_bytes=1, kind="resident")
+    for name in "abc":
+        b.op(name, "matmul", reads=[x, w], output_bytes=1)
+    graph, devices = b.build(), np.array([-1, -1, 0, 1, 0])
+    topology = uniform_with_host()
+    warm = enumerate_tasks(graph, topology, devices)
+    assert columns(warm) == [(x, 2, 0, 2), (x, 2, 1, 3)]
+    cold = enumerate_tasks(graph.cold(), topology, devices)
+    assert columns(cold) == [(x, 2, 0, 2), (x, 2, 1, 3), (w, 2, 0, 2), (w, 2, 1, 3)]
+    needed, needs = dependencies(graph.cold(), cold)
+    assert sorted(zip(needed.tolist(), needs.tolist(), strict=True)) == [
+        *((5, 2), (5, 4), (6, 3), (7, 2), (7, 4), (8, 3)),
+    ]
+    assert enumerate_tasks(graph.cold(), preset("cpu2"), devices).num_transfers == 0
+
+
+def uniform_with_host() -> Topology:
+    return Topology.uniform(
+        2, flops_per_s=1e12, bandwidth_bytes_per_s=1e9, host_bandwidth_bytes_per_s=1e9
+    )
+
+
+@given(st.data())
+def test_the_table_holds_the_dependencies(data):
+    graph, topology = data.draw(strategies.graphs()), data.draw(strategies.topologies())
+    devices = data.draw(strategies.devices_for(graph, topology))
+    tasks = enumerate_tasks(graph, topology, devices)
+    needed, needs = dependencies(graph, tasks)
+    table = task_table(graph, topology, tasks)
+    pairs = sorted(zip(needs.tolist(), needed.tolist(), strict=True))
+    assert pairs == sorted((task, o) for task, others in enumerate(table.needs) for o in others)
+
+
 @given(st.data())
 def test_transfers_are_the_distinct_tensors_and_devices_of_remote_readers(data):
     graph, topology = data.draw(strategies.graphs()), data.draw(strategies.topologies())
@@ -60,7 +96,10 @@ def test_transfers_are_the_distinct_tensors_and_devices_of_remote_readers(data):
     tasks = enumerate_tasks(graph, topology, devices)
     wanted = set()
     for tensor, reader in zip(graph.edge_tensor.tolist(), graph.edge_reader.tolist(), strict=True):
-        source, target = devices[graph.tensor_producer[tensor]], devices[reader]
-        if source not in (-1, target):
+        producer, target = graph.tensor_producer[tensor], devices[reader]
+        source = devices[producer]
+        if graph.arrives[producer] and topology.has_host_links:
+            wanted.add((tensor, topology.num_devices, target, topology.host_links[target]))
+        elif source not in (-1, target):
             wanted.add((tensor, source, target, topology.route[source, target]))
     assert columns(tasks) == sorted(wanted)

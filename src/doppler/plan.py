@@ -29,8 +29,8 @@ def device_loads(
 ) -> list[DeviceLoad]:
     """What each device does in the run of `trace`."""
     size, moves = topology.num_devices, trace.is_transfer
-    bytes_in = np.bincount(trace.device[moves], trace.moved_bytes[moves], size)
-    bytes_out = np.bincount(trace.source[moves], trace.moved_bytes[moves], size)
+    bytes_in = np.bincount(trace.device[moves], trace.moved_bytes[moves], size + 1)
+    bytes_out = np.bincount(trace.source[moves], trace.moved_bytes[moves], size + 1)
     operations = np.bincount(trace.device[~moves], minlength=size)
     busy_s, peak = trace.busy_s(), peak_bytes(graph, topology, assignment, trace)
     return [

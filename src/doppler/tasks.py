@@ -16,12 +16,13 @@ class Tasks:
 
     Task v < V is the exec of vertex v (inputs have none). Task V + k is transfer k. There is one
     transfer for each tensor and each device, other than the producer's, where a reader sits,
-    however many readers wait there; transfers are numbered by (tensor, target).
+    however many readers wait there; transfers are numbered by (tensor, target). What arrives from
+    the host comes the same way, from the place D behind the last device.
     """
 
     devices: IntArray  # (V,) device of each exec, -1 for inputs
     tensor: IntArray  # (K,) tensor a transfer moves
-    source: IntArray  # (K,) device it leaves
+    source: IntArray  # (K,) device it leaves, D for the host
     target: IntArray  # (K,) device it goes to
     link: IntArray  # (K,) link it takes
 
@@ -37,20 +38,26 @@ class Tasks:
 
 
 def enumerate_tasks(graph: Graph, topology: Topology, devices: IntArray) -> Tasks:
-    """The tasks of `graph` with its vertices on `devices`."""
+    """The tasks of `graph` with its vertices on `devices`.
+
+    Where the links to the host are not known, inputs do not arrive: they are there.
+    """
     producer = graph.tensor_producer[graph.edge_tensor]
     target = devices[graph.edge_reader]
     remote = ~graph.is_input[producer] & (devices[producer] != target)
+    if topology.has_host_links:
+        remote |= graph.arrives[producer]
     size = topology.num_devices
     pairs = np.unique(graph.edge_tensor[remote] * size + target[remote])
     tensor, target = pairs // size, pairs % size
-    source = devices[graph.tensor_producer[tensor]]
+    producer = graph.tensor_producer[tensor]
+    source = np.where(graph.is_input[producer], size, devices[producer])
     return Tasks(
         devices=frozen(devices),
         tensor=frozen(tensor),
         source=frozen(source),
         target=frozen(target),
-        link=frozen(topology.route[source, target]),
+        link=frozen(topology.route_from_host[source, target]),
     )
 
 
@@ -58,20 +65,21 @@ def dependencies(graph: Graph, tasks: Tasks) -> tuple[IntArray, IntArray]:
     """(P,) tasks that are needed, and (P,) the task that needs each.
 
     A transfer needs the exec that makes its tensor; an exec needs, for each tensor that it reads,
-    the exec that makes it on its device or the transfer that brings it there.
+    the transfer that brings it to its device or the exec that makes it there. Nothing makes what
+    inputs give.
     """
-    size = graph.num_vertices
+    size, count = graph.num_vertices, tasks.num_transfers
     num_devices = int(tasks.devices.max(initial=0)) + 1
-    edges = np.flatnonzero(~graph.is_input[graph.tensor_producer[graph.edge_tensor]])
-    tensor, reader = graph.edge_tensor[edges], graph.edge_reader[edges]
-    giver = graph.tensor_producer[tensor]
-    remote = tasks.devices[giver] != tasks.devices[reader]
-    brought = np.searchsorted(
-        tasks.tensor * num_devices + tasks.target, tensor * num_devices + tasks.devices[reader]
-    )
-    giver = np.where(remote, size + brought, giver)
+    wanted = graph.edge_tensor * num_devices + tasks.devices[graph.edge_reader]
+    # What is brought where, in order, and one more that no edge wants.
+    brought = np.append(tasks.tensor * num_devices + tasks.target, -1)
+    k = np.searchsorted(brought[:count], wanted)
+    giver = graph.tensor_producer[graph.edge_tensor]
+    giver = np.where(brought[k] == wanted, size + k, giver)
     needed = np.concatenate([giver, graph.tensor_producer[tasks.tensor]])
-    return needed, np.concatenate([reader, size + np.arange(tasks.num_transfers)])
+    needs = np.concatenate([graph.edge_reader, size + np.arange(count)])
+    exists = ~np.append(graph.is_input, np.zeros(count, np.bool_))[needed]
+    return needed[exists], needs[exists]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +87,7 @@ class TaskTable:
     """What each task needs, what needs it and where it runs, as lists for Python loops.
 
     An exec needs the producer of each tensor it reads, or the transfer that brings it; a transfer
-    needs the producer. What only inputs are read for needs nothing.
+    needs the producer. Nothing produces what inputs give.
     """
 
     tasks: list[int]  # execs of assigned vertices, then transfers
@@ -106,10 +114,12 @@ def task_table(
         zip(tasks.tensor.tolist(), tasks.target.tolist(), strict=True)
     ):
         arrival[tensor, target] = size + k
-        needs[size + k].append(producer[tensor])
-    for tensor, reader in zip(graph.edge_tensor.tolist(), graph.edge_reader.tolist(), strict=True):
         if not is_input[producer[tensor]]:
-            needs[reader].append(arrival.get((tensor, devices[reader]), producer[tensor]))
+            needs[size + k].append(producer[tensor])
+    for tensor, reader in zip(graph.edge_tensor.tolist(), graph.edge_reader.tolist(), strict=True):
+        giver = arrival.get((tensor, devices[reader]), producer[tensor])
+        if giver >= size or not is_input[giver]:
+            needs[reader].append(giver)
     for task, other in after:
         if other not in needs[task]:
             needs[task].append(other)

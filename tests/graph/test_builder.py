@@ -120,6 +120,11 @@ def test_inputs_are_everywhere_unless_their_kind_is_given():
     assert graph.is_input.tolist() == [True, True, True, False]
     assert graph.is_resident.tolist() == [False, True, False, False]
     assert graph.is_streamed.tolist() == [False, False, True, False]
+    cold = graph.cold()
+    assert cold.input_kinds == ("everywhere", "loaded", "streamed", "")
+    assert cold.arrives.tolist() == [False, True, True, False]
+    assert cold.stays.tolist() == graph.stays.tolist() == [False, True, False, False]
+    assert build_graph(**cold.columns()) == cold
     assert graph.temporary_bytes.tolist() == [0, 0, 0, 7]
     assert chain().input_kinds == ("everywhere", "", "")
     assert chain(input_kinds=["", "", ""]) == chain(input_kinds=["everywhere", "", ""]) == chain()
@@ -129,7 +134,7 @@ def test_inputs_are_everywhere_unless_their_kind_is_given():
 def test_an_unknown_input_kind_gets_a_hint():
     with pytest.raises(GraphError) as error:
         chain(input_kinds=["weights", "", ""])
-    assert error.value.hint == "known: everywhere, resident, streamed"
+    assert error.value.hint == "known: everywhere, resident, streamed, loaded"
 
 
 def test_a_graph_may_be_empty():

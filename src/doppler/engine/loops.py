@@ -96,8 +96,9 @@ class Loop(ABC):
                 "the transfer of the output of vertex "
                 f"`{names[graph.tensor_producer[tasks.tensor[k]]]}`"
             )
-            source, target = devices[tasks.source[k]].name, devices[tasks.target[k]].name
-            where = f"from device `{source}` to `{target}`"
+            places = [*(f"`{device.name}`" for device in devices), "the host"]
+            source, target = places[tasks.source[k]], places[tasks.target[k]]
+            where = f"from {source} to {target}".replace("from `", "from device `")
         since = self._since(task)
         return f"{what} {where}, {since} after {self._ended} of {self._total} tasks,"
 

@@ -195,12 +195,13 @@ def build_graph(
 
 
 def _input_flags(input_kinds: tuple[str, ...]) -> dict[str, BoolArray]:
-    """(V,) whether a vertex is an input, a resident one, a streamed one."""
+    """(V,) whether a vertex is an input, one that arrives, one that stays."""
     kinds = np.array(input_kinds, np.str_)
+    is_loaded = kinds == InputKind.LOADED
     return {
         "is_input": frozen(kinds != ""),
-        "is_resident": frozen(kinds == InputKind.RESIDENT),
-        "is_streamed": frozen(kinds == InputKind.STREAMED),
+        "arrives": frozen((kinds == InputKind.STREAMED) | is_loaded),
+        "stays": frozen((kinds == InputKind.RESIDENT) | is_loaded),
     }
 
 

@@ -3,13 +3,14 @@
 import hashlib
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from doppler.base.arrays import BoolArray, FloatArray, IntArray, unbox_fields
+from doppler.base.arrays import BoolArray, FloatArray, IntArray, frozen, unbox_fields
 from doppler.base.notebook import brief, html_table, number
+from doppler.graph.ops import InputKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +68,8 @@ class Graph:
     edge_reader: IntArray  # (E,) vertex that reads it
     # Derived from the above.
     is_input: BoolArray  # (V,) kind is "input": never assigned
-    is_resident: BoolArray  # (V,) input kind is "resident"
-    is_streamed: BoolArray  # (V,) input kind is "streamed"
+    arrives: BoolArray  # (V,) an input that comes from the host: "streamed" or "loaded"
+    stays: BoolArray  # (V,) an input that keeps its memory: "resident" or "loaded"
     output_ptr: IntArray  # (V+1,) CSR: tensors produced by a vertex
     output_tensor: IntArray  # (T,)
     reader_ptr: IntArray  # (T+1,) CSR: vertices that read a tensor
@@ -81,6 +82,16 @@ class Graph:
     def num_vertices(self) -> int:
         """Number of vertices, inputs included."""
         return len(self.vertex_names)
+
+    @property
+    def is_resident(self) -> BoolArray:
+        """(V,) whether a vertex is an input that is in place before the clock starts, and stays."""
+        return self.stays & ~self.arrives
+
+    @property
+    def is_streamed(self) -> BoolArray:
+        """(V,) whether a vertex is an input that arrives and leaves after its last use."""
+        return self.arrives & ~self.stays
 
     @property
     def is_result(self) -> BoolArray:
@@ -103,6 +114,19 @@ class Graph:
     def assigned(self) -> IntArray:
         """The vertices that get a device: all but the inputs, ascending."""
         return np.flatnonzero(~self.is_input)
+
+    def cold(self) -> "Graph":
+        """The graph at a cold start: resident inputs are loaded from the host first.
+
+        >>> import doppler as dp
+        >>> graph = dp.shard(dp.programs.chainmm(size=64), parts=2)
+        >>> sorted(set(graph.input_kinds)), sorted(set(graph.cold().input_kinds))
+        (['', 'resident'], ['', 'loaded'])
+        """
+        loaded, resident = str(InputKind.LOADED), InputKind.RESIDENT
+        kinds = tuple([loaded if kind == resident else kind for kind in self.input_kinds])
+        arrives = frozen(self.arrives | self.stays)
+        return replace(self, input_kinds=kinds, arrives=arrives)
 
     def columns(self) -> dict[str, Any]:
         """The columns that define the graph, by the names of their fields."""

@@ -37,3 +37,4 @@ class InputKind(StrEnum):
     EVERYWHERE = "everywhere"  # on every device at no cost
     RESIDENT = "resident"  # weights: on each device that reads them before the clock starts
     STREAMED = "streamed"  # data: comes over the host's link, in memory until its last use
+    LOADED = "loaded"  # weights at a cold start: come over the host's link, and stay

@@ -3,7 +3,7 @@
 Whoever drives it, the simulator in virtual time or the engine in real time, does this:
 
 ```text
-state.begin(now)                       entry vertices become ready
+state.begin(now)                       entry vertices and arrivals become ready
 while state.unfinished:
     while (task := state.choose()) is not None:
         start the task                 it holds a slot or a lane from now on
@@ -14,6 +14,8 @@ while state.unfinished:
 """
 
 from heapq import heappop, heappush
+
+import numpy as np
 
 from doppler.base.arrays import FloatArray
 from doppler.errors import OutOfMemoryError
@@ -66,7 +68,7 @@ class SchedulerState:
         self.unfinished = len(table.tasks)
 
     def begin(self, now: float) -> None:
-        """Make the entry vertices ready: those that read nothing but inputs."""
+        """Make what needs no other task ready: inputs that arrive, vertices that read no more."""
         for task in self._tasks:
             if self._missing[task] == 0:
                 self._make_ready(task, now)
@@ -186,8 +188,9 @@ class _Barrier:
 
 
 def phases(graph: Graph, tasks: Tasks) -> list[int]:
-    """The phase of each task where levels are kept apart by barriers."""
+    """The phase of each task where levels are kept apart by barriers; 0 for what arrives."""
     level = depths(graph)
     execs: list[int] = (2 * level).tolist()
-    transfers: list[int] = (2 * level[graph.tensor_producer[tasks.tensor]] + 1).tolist()
+    after = 2 * level[graph.tensor_producer[tasks.tensor]] + 1
+    transfers: list[int] = np.maximum(after, 0).tolist()
     return execs + transfers

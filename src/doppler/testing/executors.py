@@ -84,16 +84,19 @@ def _check_inputs(trace: Trace, graph: Graph, tasks: Tasks) -> None:
     for row in range(len(trace.vertex)):
         vertex, device = int(trace.vertex[row]), int(trace.device[row])
         if trace.tensor[row] >= 0:
+            if graph.is_input[vertex]:
+                continue
             source = int(tasks.devices[vertex])
             assert end[vertex, -1, source] <= trace.ready_s[row] <= trace.begin_s[row], EARLY
             continue
         reads = graph.read_tensor[graph.read_ptr[vertex] : graph.read_ptr[vertex + 1]]
         for tensor in reads.tolist():
             producer = int(graph.tensor_producer[tensor])
-            if graph.is_input[producer]:
-                continue
             local = tasks.devices[producer] == device
-            arrived = end[producer, -1 if local else tensor, device]
+            arrived = end.get((producer, -1 if local else tensor, device))
+            if arrived is None:
+                assert graph.is_input[producer], EARLY
+                continue
             assert arrived <= trace.ready_s[row] <= trace.begin_s[row], EARLY
 
 

@@ -140,6 +140,12 @@ class Topology:
         """Whether the links between the host's memory and the devices are known."""
         return bool(self.host_links)
 
+    @property
+    def route_from_host(self) -> IntArray:
+        """(D+1, D) the route, with one more row: the link from the host; -1 if not known."""
+        row = self.host_links or (-1,) * self.num_devices
+        return np.concatenate([self.route, [row]])
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Topology):
             return NotImplemented

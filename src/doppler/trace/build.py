@@ -6,7 +6,7 @@ import numpy as np
 
 from doppler.base.arrays import BoolArray, FloatArray, IntArray, frozen
 from doppler.graph.graph import Graph
-from doppler.tasks import Tasks
+from doppler.tasks import Tasks, dependencies
 from doppler.topology.topology import Topology
 from doppler.trace.trace import Trace, TraceDevice, TraceLink
 
@@ -69,19 +69,11 @@ def _local_bytes(graph: Graph, tasks: Tasks) -> float:
 
 def _last_inputs(graph: Graph, tasks: Tasks, end: FloatArray, task: IntArray) -> IntArray:
     """(N,) row of the task each row's last input came from; ties go to the lowest task."""
-    size = graph.num_vertices
-    num_devices = int(tasks.devices.max(initial=0)) + 1
-    edges = np.flatnonzero(~graph.is_input[graph.tensor_producer[graph.edge_tensor]])
-    tensor, reader = graph.edge_tensor[edges], graph.edge_reader[edges]
-    giver = graph.tensor_producer[tensor]
-    remote = tasks.devices[giver] != tasks.devices[reader]
-    keys = tasks.tensor * num_devices + tasks.target
-    wanted = tensor * num_devices + tasks.devices[reader]
-    giver = np.where(remote, size + np.searchsorted(keys, wanted), giver)
-    order = np.lexsort((-giver, end[giver], reader))  # the last of each reader's run wins
-    last = np.full(size + tasks.num_transfers, -1, np.int64)
-    last[reader[order]] = giver[order]
-    last[size:] = graph.tensor_producer[tasks.tensor]
-    row_of = np.full(size + tasks.num_transfers + 1, -1, np.int64)
+    count = graph.num_vertices + tasks.num_transfers
+    needed, needs = dependencies(graph, tasks)
+    order = np.lexsort((-needed, end[needed], needs))  # the last of each task's run wins
+    last = np.full(count, -1, np.int64)
+    last[needs[order]] = needed[order]
+    row_of = np.full(count + 1, -1, np.int64)
     row_of[task] = np.arange(len(task))
     return row_of[last[task]]

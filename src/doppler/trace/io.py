@@ -127,8 +127,8 @@ def _check_rows(trace: Trace, source: str) -> None:
     ranges: dict[str, tuple[Any, Any]] = {  # column: least value, and what it must stay below
         "vertex": (0, len(trace.vertex_names)),
         "tensor": (-1, inf),
-        "source": (least, np.where(moves, len(trace.devices), 0)),
-        "device": (0, len(trace.devices)),
+        "source": (least, np.where(moves, len(trace.devices) + 1, 0)),
+        "device": (0, len(trace.devices) + moves),
         "link": (least, np.where(moves, len(trace.links), 0)),
         "after": (-1, np.arange(size)),
         "moved_bytes": (0, TOO_LARGE),

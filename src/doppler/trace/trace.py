@@ -10,6 +10,7 @@ from doppler.base.arrays import BoolArray, FloatArray, IntArray
 from doppler.base.notebook import brief, html_table, number
 
 SAME_DEVICE, SAME_GROUP, ACROSS_GROUPS = "same-device", "same-group", "across-groups"
+HOST = "host"
 
 
 class TraceDevice(NamedTuple):
@@ -58,8 +59,8 @@ class Trace:
     local_bytes: float  # of tensors read on the device that made them
     vertex: IntArray  # (N,) vertex executed, or producer of the tensor moved
     tensor: IntArray  # (N,) tensor moved, -1 for an exec
-    source: IntArray  # (N,) device it leaves, -1 for an exec
-    device: IntArray  # (N,) device it runs on, or goes to
+    source: IntArray  # (N,) device it leaves, D for the host, -1 for an exec
+    device: IntArray  # (N,) device it runs on, or goes to; D for the host
     link: IntArray  # (N,) link it takes, -1 for an exec
     moved_bytes: FloatArray  # (N,) 0 for an exec
     ready_s: FloatArray  # (N,) when the last of its inputs was there
@@ -97,7 +98,7 @@ class Trace:
 
     @property
     def bytes_moved(self) -> float:
-        """Bytes moved between devices."""
+        """Bytes moved between devices, and between them and the host."""
         return float(self.moved_bytes.sum())
 
     def busy_s(self) -> FloatArray:
@@ -137,16 +138,21 @@ class Trace:
         return moved.astype(np.float64)
 
     def bytes_by_class(self) -> dict[str, float]:
-        """Bytes read where they were made, moved within a group, and moved across groups."""
+        """Bytes read where they were made, moved within a group, across groups, and with the host.
+
+        The last only where there are some.
+        """
         rows = self.is_transfer
         groups = np.unique([d.group for d in self.devices], return_inverse=True)[1]
-        same = groups[self.source[rows]] == groups[self.device[rows]]
-        moved = self.moved_bytes[rows]
-        return {
+        groups = np.append(groups, -1)  # of the host
+        source, target = groups[self.source[rows]], groups[self.device[rows]]
+        moved, with_host = self.moved_bytes[rows], (source < 0) | (target < 0)
+        bytes_of = {
             SAME_DEVICE: self.local_bytes,
-            SAME_GROUP: float(moved[same].sum()),
-            ACROSS_GROUPS: float(moved[~same].sum()),
+            SAME_GROUP: float(moved[(source == target) & ~with_host].sum()),
+            ACROSS_GROUPS: float(moved[(source != target) & ~with_host].sum()),
         }
+        return bytes_of | ({HOST: float(moved[with_host].sum())} if with_host.any() else {})
 
     def overlap(self) -> float:
         """Share of the transfer time during which some device computes; 1 with no transfers."""
