@@ -50,7 +50,7 @@ def test_derived_arrays_leave_inputs_out() -> None:
     assert edges.producer.tolist() == [1, 1, 2]
     assert edges.reader.tolist() == [2, 3, 3]
     assert edges.tensor.tolist() == [1, 1, 2]
-    assert problem.produced_bytes.tolist() == [0, 2, 4, 2]
+    assert problem.counted_bytes.tolist() == [0, 2, 4, 2]
     assert problem.whole_bytes.tolist() == [8, 2, 4, 2]
     assert problem.working_bytes.tolist() == [0, 2, 6, 8]
     assert problem.mean_exec_s.tolist() == [0, 3, 1, 4]

@@ -97,6 +97,28 @@ class Problem:
         return frozen(~self.graph.is_input[self.graph.tensor_producer])
 
     @cached_property
+    def is_arriving(self) -> BoolArray:
+        """(T,) whether a tensor comes from the host, over the host link of each reader's device."""
+        known = self.topology.has_host_links
+        return frozen(self.graph.arrives[self.graph.tensor_producer] & known)
+
+    @cached_property
+    def is_in_place(self) -> BoolArray:
+        """(T,) whether an input is in the memory of its readers' devices from the beginning."""
+        graph = self.graph
+        counted = (graph.arrives | graph.stays)[graph.tensor_producer]
+        return frozen(counted & ~self.is_arriving)
+
+    @cached_property
+    def is_released(self) -> BoolArray:
+        """(T,) whether a tensor leaves a device's memory after its last use there.
+
+        Unless it is a result. Inputs that stay or are everywhere are not released.
+        """
+        streamed = self.graph.is_streamed[self.graph.tensor_producer]
+        return frozen(self.is_produced | streamed)
+
+    @cached_property
     def edges(self) -> EdgeArrays:
         """The edges that leave vertices that are no inputs."""
         graph = self.graph
@@ -119,23 +141,28 @@ class Problem:
         return frozen(np.ceil(self.graph.tensor_bytes))
 
     @cached_property
-    def produced_bytes(self) -> FloatArray:
-        """(T,) whole bytes of each tensor, 0 for those of inputs, which take no memory."""
-        return frozen(np.where(self.is_produced, self.whole_bytes, 0.0))
+    def counted_bytes(self) -> FloatArray:
+        """(T,) whole bytes of each tensor, 0 for inputs that are everywhere at no cost."""
+        counted = self.is_produced | self.is_in_place | self.is_arriving
+        return frozen(np.where(counted, self.whole_bytes, 0.0))
 
     @cached_property
     def made_bytes(self) -> FloatArray:
         """(V,) bytes of what a vertex makes; 0 for inputs."""
-        graph, whole = self.graph, self.produced_bytes
-        made = np.bincount(graph.tensor_producer, whole, graph.num_vertices)
-        return frozen(made.astype(np.float64))
+        graph, made = self.graph, np.where(self.is_produced, self.whole_bytes, 0.0)
+        return frozen(np.bincount(graph.tensor_producer, made, graph.num_vertices) + 0.0)
+
+    @cached_property
+    def temporary_bytes(self) -> FloatArray:
+        """(V,) whole bytes that a vertex takes while it runs, and gives back; 0 for inputs."""
+        return frozen(np.where(self.graph.is_input, 0.0, np.ceil(self.graph.temporary_bytes)))
 
     @cached_property
     def working_bytes(self) -> FloatArray:
-        """(V,) bytes on a vertex's device while it runs: all that it reads and makes."""
-        graph, whole = self.graph, self.produced_bytes
-        read = np.bincount(graph.edge_reader, whole[graph.edge_tensor], graph.num_vertices)
-        return frozen(np.where(graph.is_input, 0.0, self.made_bytes + read))
+        """(V,) bytes on a vertex's device while it runs: what it reads, makes and needs besides."""
+        graph, counted = self.graph, self.counted_bytes
+        read = np.bincount(graph.edge_reader, counted[graph.edge_tensor], graph.num_vertices)
+        return frozen(self.made_bytes + self.temporary_bytes + read)
 
     @cached_property
     def memory_bytes(self) -> FloatArray:
@@ -164,7 +191,7 @@ class Problem:
         arrays += [self.memory_bytes, self.graph.tensor_bytes]
         sizes = [self.slots.tolist(), self.lanes.tolist()]
         sha = hashlib.sha256(f"{self.graph.digest()} {topology.host} {sizes}".encode())
-        if self.graph.is_resident.any() or self.graph.is_streamed.any():
+        if self.graph.arrives.any() or self.graph.stays.any():
             sha.update("\0".join(self.graph.input_kinds).encode() + b"\1")
         if topology.has_host_links:
             sha.update(f"host links {topology.host_links}".encode())

@@ -10,7 +10,7 @@ from strategies import devices_for, examples, graphs, topologies
 
 from doppler.assignment import Assignment
 from doppler.errors import OutOfMemoryError
-from doppler.graph import Graph, build_graph
+from doppler.graph import Graph, InputKind, build_graph
 from doppler.placers import place
 from doppler.programs import random_dag
 from doppler.scheduler.choose import STRATEGIES
@@ -110,6 +110,8 @@ def random_graph(rng: np.random.Generator, *, ties: bool) -> Graph:
     return build_graph(
         name="random",
         kinds=kinds,
+        input_kinds=[str(rng.choice(list(InputKind))) if k == "input" else "" for k in kinds],
+        temporary_bytes=rng.integers(0, 9, size) * rng.integers(0, 2),
         exec_s=costs(size),
         tensor_producer=producer,
         tensor_bytes=rng.integers(0, 9, len(producer)).astype(float),
@@ -133,6 +135,7 @@ def random_topology(rng: np.random.Generator, *, ties: bool) -> Topology:
         tuple(Link(f"l{i}", lanes=int(rng.integers(0, 3))) for i in range(links)),
         route,
         Host(float(host[0]), float(host[1]), ahead=int(rng.integers(0, 4))),
+        host_links=rng.integers(0, links, size).tolist() if rng.random() < 0.7 else (),
     )
 
 

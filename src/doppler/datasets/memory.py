@@ -23,7 +23,7 @@ def live_bytes(problem: Problem) -> float:
     As the simulator counts: an output lives from its exec to its last reader, what nobody reads
     until the end, and inputs do not count.
     """
-    graph, whole = problem.graph, problem.produced_bytes
+    graph, whole = problem.graph, problem.counted_bytes
     size = graph.num_vertices
     position = np.empty(size, np.int64)
     position[graph.topological_order] = np.arange(size)
@@ -50,7 +50,7 @@ def limit_memory(graph: Graph, topology: Topology, slack: float) -> Topology:
     total = slack * live_bytes(problem)
     while True:
         limited = _with_memory(topology, [max(least, round(rounded(m, 6))) for m in total * share])
-        if total * share.min() >= problem.produced_bytes.sum() or _runs(Problem(graph, limited)):
+        if total * share.min() >= problem.counted_bytes.sum() or _runs(Problem(graph, limited)):
             return limited
         total *= STEP
 

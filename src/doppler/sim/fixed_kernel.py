@@ -16,14 +16,15 @@ from doppler.sim.kernel import (
     UNFINISHED,
     Arrays,
     Scratch,
+    begin,
     choose,
     complete,
-    make_ready,
     memory_device,
     need_bytes,
     pop_event,
     prepare,
     release,
+    source_of,
     start,
     transfer_s,
 )
@@ -39,7 +40,8 @@ class Fixed(NamedTuple):
     tasks: IntArray  # (N,) the order that list scheduling gives
     rooms: IntArray  # (N,) slot or lane of each
     until_s: FloatArray  # (T, D) latest end of the tasks that use a tensor on a device
-    released: IntArray  # (D, T) heap of tensors that are released, by (time, tensor)
+    # (D, T + V) heap of tensors, and behind them temporaries, that are released, by (time, number)
+    released: IntArray
     num_released: IntArray  # (D,)
     free_since_s: FloatArray  # (D,) release that what is free came from
 
@@ -66,7 +68,7 @@ def make_fixed(p: Arrays) -> Fixed:
         tasks=np.zeros(tasks, np.int64),
         rooms=np.zeros(tasks, np.int64),
         until_s=np.zeros((tensors, devices)),
-        released=np.zeros((devices, tensors), np.int64),
+        released=np.zeros((devices, tensors + len(p.is_input)), np.int64),
         num_released=np.zeros(devices, np.int64),
         free_since_s=np.zeros(devices),
     )
@@ -102,9 +104,7 @@ def list_tasks(p: Arrays, devices: IntArray, priority: FloatArray, s: Scratch, f
     s.counters[DRAW] = 0
     prepare(p, devices, priority, s)
     count, now = 0, 0.0
-    for v in range(len(devices)):
-        if not p.is_input[v] and s.missing[v] == 0:
-            make_ready(p, devices, s, v, now)
+    begin(p, devices, s)
     while True:
         task = choose(p, devices, s)
         if task >= 0:
@@ -217,18 +217,21 @@ def arrive(
 @inlined
 def take_in_order(p: Arrays, s: Scratch, f: Fixed, task: int) -> float:
     """Occupy what a task needs; when it may begin, infinity if never."""
-    need = need_bytes(p, s, task)
-    if need == 0.0:
+    need, d = need_bytes(p, s, task), memory_device(s, len(p.is_input), task)
+    if need == 0.0 and s.free_bytes[d] >= 0.0:
         return 0.0
-    d = memory_device(s, len(p.is_input), task)
     earliest_s = f.free_since_s[d]
     while need > s.free_bytes[d]:
         if f.num_released[d] == 0:
             return np.inf
-        tensor = pop_released(f, d)
-        s.free_bytes[d] += p.whole_bytes[tensor]
-        f.free_since_s[d] = f.until_s[tensor, d]
-        earliest_s = max(earliest_s, f.until_s[tensor, d])
+        number = pop_released(s, f, d)
+        tensors = len(f.until_s)
+        if number < tensors:
+            s.free_bytes[d] += p.whole_bytes[number]
+        else:
+            s.free_bytes[d] += p.temporary_bytes[number - tensors]
+        f.free_since_s[d] = released_s(s, f, number, d)
+        earliest_s = max(earliest_s, f.free_since_s[d])
     s.free_bytes[d] -= need
     return earliest_s
 
@@ -239,12 +242,16 @@ def use_until(p: Arrays, devices: IntArray, s: Scratch, f: Fixed, task: int, end
     vertices = len(devices)
     if task >= vertices:
         t = s.transfer_tensor[task - vertices]
-        use_one(p, s, f, t, devices[p.producer[t]], end_s)
+        source = source_of(p, devices, t)
+        if source < len(p.memory_bytes):
+            use_one(p, s, f, t, source, end_s)
         return
     for i in range(p.read_ptr[task], p.read_ptr[task + 1]):
         t = p.read_tensor[i]
-        if not p.is_input[p.producer[t]]:
+        if p.is_released[t]:
             use_one(p, s, f, t, devices[task], end_s)
+    if p.temporary_bytes[task] > 0.0:
+        push_released(s, f, devices[task], len(f.until_s) + task)
 
 
 @inlined
@@ -253,49 +260,55 @@ def use_one(p: Arrays, s: Scratch, f: Fixed, tensor: int, device: int, end_s: fl
     f.until_s[tensor, device] = max(f.until_s[tensor, device], end_s)
     s.uses[tensor, device] -= 1
     if s.uses[tensor, device] == 0 and p.whole_bytes[tensor] > 0.0:
-        push_released(f, device, tensor)
+        push_released(s, f, device, tensor)
 
 
 @inlined
-def is_before(f: Fixed, device: int, a: int, b: int) -> bool:
-    """Whether one tensor is released before another; ties go to the lowest."""
-    return f.until_s[a, device] < f.until_s[b, device] or (
-        f.until_s[a, device] == f.until_s[b, device] and a < b
-    )
+def released_s(s: Scratch, f: Fixed, number: int, device: int) -> float:
+    """When a tensor, or the temporaries of a vertex, left a device."""
+    tensors = len(f.until_s)
+    return f.until_s[number, device] if number < tensors else s.end_s[number - tensors]
 
 
 @inlined
-def push_released(f: Fixed, device: int, tensor: int) -> None:
-    """Put a tensor into a device's heap."""
+def is_before(s: Scratch, f: Fixed, device: int, a: int, b: int) -> bool:
+    """Whether one is released before another; ties go to the lowest."""
+    a_s, b_s = released_s(s, f, a, device), released_s(s, f, b, device)
+    return a_s < b_s or (a_s == b_s and a < b)
+
+
+@inlined
+def push_released(s: Scratch, f: Fixed, device: int, number: int) -> None:
+    """Put a tensor or a vertex's temporaries into a device's heap."""
     i = f.num_released[device]
     f.num_released[device] = i + 1
     while i > 0:
         up = (i - 1) >> 1
-        if is_before(f, device, f.released[device, up], tensor):
+        if is_before(s, f, device, f.released[device, up], number):
             break
         f.released[device, i] = f.released[device, up]
         i = up
-    f.released[device, i] = tensor
+    f.released[device, i] = number
 
 
 @inlined
-def pop_released(f: Fixed, device: int) -> int:
-    """Take the tensor that is released first off a device's heap."""
+def pop_released(s: Scratch, f: Fixed, device: int) -> int:
+    """Take what is released first off a device's heap."""
     first = f.released[device, 0]
     size = f.num_released[device] - 1
     f.num_released[device] = size
-    tensor, i = f.released[device, size], 0
+    number, i = f.released[device, size], 0
     while True:
         down = 2 * i + 1
         if down >= size:
             break
         if down + 1 < size and is_before(
-            f, device, f.released[device, down + 1], f.released[device, down]
+            s, f, device, f.released[device, down + 1], f.released[device, down]
         ):
             down += 1
-        if is_before(f, device, tensor, f.released[device, down]):
+        if is_before(s, f, device, number, f.released[device, down]):
             break
         f.released[device, i] = f.released[device, down]
         i = down
-    f.released[device, i] = tensor
+    f.released[device, i] = number
     return first

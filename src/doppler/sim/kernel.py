@@ -23,7 +23,8 @@ class Arrays(NamedTuple):
 
     is_input: BoolArray  # (V,)
     level: IntArray  # (V,)
-    num_reads: IntArray  # (V,) tensors read, those of inputs left out
+    num_reads: IntArray  # (V,) tensors read that are made or arrive
+    arriving: IntArray  # (A,) tensors that come from the host
     producer: IntArray  # (T,)
     output_ptr: IntArray  # (V+1,)
     output_tensor: IntArray  # (T,)
@@ -31,13 +32,18 @@ class Arrays(NamedTuple):
     reader: IntArray  # (E,)
     read_ptr: IntArray  # (V+1,)
     read_tensor: IntArray  # (E,)
-    whole_bytes: FloatArray  # (T,) for the memory
+    is_moved: BoolArray  # (T,) is made, or arrives
+    is_in_place: BoolArray  # (T,) in memory from the beginning where it is read
+    is_released: BoolArray  # (T,) leaves the memory after its last use
     is_result: BoolArray  # (T,) stays in memory
+    whole_bytes: FloatArray  # (T,) for the memory
+    temporary_bytes: FloatArray  # (V,) given back at the end of an exec
+    need_bytes: FloatArray  # (V,) that an exec takes when it starts
     exec_s: FloatArray  # (S, V, D) for each of S draws of the noise
     order: IntArray  # (V,) topological
     transfer_s: FloatArray  # (T, L)
     transfer_factor: FloatArray  # (S, T, D), or (0, 0, 0) where all are 1
-    route: IntArray  # (D, D)
+    route: IntArray  # (D+1, D) the last row: from the host
     room_ptr: IntArray  # (R+1,) slots of each device, lanes of each limited link; R = D + L
     capacity: IntArray  # (R,) tasks that may be started: those rooms and the host's lead
     memory_bytes: FloatArray  # (D,)
@@ -194,6 +200,11 @@ def run_uncontended(p: Arrays, draw: int, devices: IntArray, s: Scratch) -> floa
         if not p.is_input[v] and s.missing[v] == 0:
             s.queue[tail[devices[v]]] = v
             tail[devices[v]] += 1
+    for t in p.arriving:
+        for e in range(p.reader_ptr[t], p.reader_ptr[t + 1]):
+            target = devices[p.reader[e]]
+            seen_s = transfer_s(p, draw, t, p.route[num_devices, target], target) + p.completion_s
+            see_input(p, s, p.reader[e], target, seen_s)
     while True:
         device, begin_s = -1, np.inf
         for d in range(num_devices):
@@ -217,11 +228,17 @@ def run_uncontended(p: Arrays, draw: int, devices: IntArray, s: Scratch) -> floa
                 if target != device:
                     seen_s += transfer_s(p, draw, t, p.route[device, target], target)
                     seen_s += p.completion_s
-                s.key[r] = max(s.key[r], seen_s)
-                s.missing[r] -= 1
-                if s.missing[r] == 0:
-                    insert(s, r, head[target], tail[target])
-                    tail[target] += 1
+                see_input(p, s, r, target, seen_s)
+
+
+@inlined
+def see_input(p: Arrays, s: Scratch, vertex: int, device: int, seen_s: float) -> None:
+    """An uncontended vertex has one more input at a time; queue it if that was the last."""
+    s.key[vertex] = max(s.key[vertex], seen_s)
+    s.missing[vertex] -= 1
+    if s.missing[vertex] == 0:
+        insert(s, vertex, s.queue_head[device], s.queue_size[device])
+        s.queue_size[device] += 1
 
 
 @inlined
@@ -252,9 +269,7 @@ def run_one(
     prepare(p, devices, priority, s)
     now, host_free_s, makespan_s = 0.0, 0.0, 0.0
     seen_head, seen_tail = 0, 0
-    for v in range(len(devices)):
-        if not p.is_input[v] and s.missing[v] == 0:
-            make_ready(p, devices, s, v, now)
+    begin(p, devices, s)
     while True:
         if p.dispatch_s == 0.0:
             start_all(p, devices, s, now, limited)
@@ -287,6 +302,18 @@ def run_one(
             complete(p, devices, s, s.seen_task[seen_head], now)
             seen_head += 1
     return makespan_s if s.counters[UNFINISHED] == 0 else np.inf
+
+
+@inlined
+def begin(p: Arrays, devices: IntArray, s: Scratch) -> None:
+    """Make ready what needs no other task: entry vertices, and what arrives from the host."""
+    vertices = len(devices)
+    for v in range(vertices):
+        if not p.is_input[v] and s.missing[v] == 0:
+            make_ready(p, devices, s, v, 0.0)
+    for t in p.arriving:
+        for k in range(s.transfer_ptr[t], s.transfer_ptr[t + 1]):
+            make_ready(p, devices, s, vertices + k, 0.0)
 
 
 @inlined
@@ -359,7 +386,7 @@ def prepare(p: Arrays, devices: IntArray, priority: FloatArray, s: Scratch) -> N
         for d in range(num_devices):
             s.free_bytes[d] = p.memory_bytes[d]
             s.lacking[d] = -1
-        count_uses(p, devices, s, transfers)
+        count_uses(p, devices, s)
     if p.synchronous:
         s.phase_left[:] = 0
         s.parked[:] = -1
@@ -367,7 +394,17 @@ def prepare(p: Arrays, devices: IntArray, priority: FloatArray, s: Scratch) -> N
             if not p.is_input[v]:
                 s.phase_left[2 * p.level[v]] += 1
         for k in range(transfers):
-            s.phase_left[2 * p.level[p.producer[s.transfer_tensor[k]]] + 1] += 1
+            s.phase_left[phase_of(p, s, vertices + k)] += 1
+
+
+@inlined
+def phase_of(p: Arrays, s: Scratch, task: int) -> int:
+    """The phase of a task between barriers; 0 for what arrives."""
+    vertices = len(p.is_input)
+    if task < vertices:
+        return 2 * p.level[task]
+    producer = p.producer[s.transfer_tensor[task - vertices]]
+    return 0 if p.is_input[producer] else 2 * p.level[producer] + 1
 
 
 @inlined
@@ -377,10 +414,9 @@ def enumerate_transfers(p: Arrays, devices: IntArray, priority: FloatArray, s: S
     k = 0
     for t in range(len(p.producer)):
         s.transfer_ptr[t] = k
-        if p.is_input[p.producer[t]]:
+        if not p.is_moved[t]:
             continue
-        source = devices[p.producer[t]]
-        first = k
+        source, first = source_of(p, devices, t), k
         for e in range(p.reader_ptr[t], p.reader_ptr[t + 1]):
             r = p.reader[e]
             target = devices[r]
@@ -408,21 +444,32 @@ def enumerate_transfers(p: Arrays, devices: IntArray, priority: FloatArray, s: S
 
 
 @inlined
-def count_uses(p: Arrays, devices: IntArray, s: Scratch, transfers: int) -> None:
+def source_of(p: Arrays, devices: IntArray, tensor: int) -> int:
+    """The device that makes a tensor; D, the host, for one that arrives."""
+    producer = p.producer[tensor]
+    return len(p.memory_bytes) if p.is_input[producer] else devices[producer]
+
+
+@inlined
+def count_uses(p: Arrays, devices: IntArray, s: Scratch) -> None:
     """Uses of each tensor on each device: readers there, and transfers that leave.
 
-    A result has one more where it is made, which never ends.
+    A result has one more where it is made, which never ends. What is in place takes its memory.
     """
     s.uses[:] = 0
     for t in range(len(p.producer)):
-        if not p.is_input[p.producer[t]]:
-            if p.is_result[t]:
-                s.uses[t, devices[p.producer[t]]] += 1
+        if p.is_in_place[t]:
+            for e in range(p.reader_ptr[t], p.reader_ptr[t + 1]):
+                d = devices[p.reader[e]]
+                if s.uses[t, d] == 0:
+                    s.free_bytes[d] -= p.whole_bytes[t]
+                s.uses[t, d] += 1
+        elif p.is_released[t]:
             for e in range(p.reader_ptr[t], p.reader_ptr[t + 1]):
                 s.uses[t, devices[p.reader[e]]] += 1
-    for k in range(transfers):
-        t = s.transfer_tensor[k]
-        s.uses[t, devices[p.producer[t]]] += 1
+            if not p.is_input[p.producer[t]]:
+                leaving = s.transfer_ptr[t + 1] - s.transfer_ptr[t]
+                s.uses[t, devices[p.producer[t]]] += leaving + (1 if p.is_result[t] else 0)
 
 
 @inlined
@@ -432,11 +479,7 @@ def make_ready(p: Arrays, devices: IntArray, s: Scratch, task: int, now: float) 
     if p.fifo:
         s.key[task] = now
     if p.synchronous:
-        vertices = len(p.is_input)
-        if task < vertices:
-            phase = 2 * p.level[task]
-        else:
-            phase = 2 * p.level[p.producer[s.transfer_tensor[task - vertices]]] + 1
+        phase = phase_of(p, s, task)
         if phase > s.counters[PHASE]:
             s.following[task] = s.parked[phase]
             s.parked[phase] = task
@@ -651,15 +694,16 @@ def release(p: Arrays, devices: IntArray, s: Scratch, task: int) -> None:
     vertices = len(devices)
     if task < vertices:
         d = devices[task]
-        freed = False
+        freed = p.temporary_bytes[task] > 0.0
+        s.free_bytes[d] += p.temporary_bytes[task]
         for i in range(p.read_ptr[task], p.read_ptr[task + 1]):
             t = p.read_tensor[i]
-            if not p.is_input[p.producer[t]]:
+            if p.is_released[t]:
                 freed |= drop_use(p, s, t, d)
     else:
         t = s.transfer_tensor[task - vertices]
-        d = devices[p.producer[t]]
-        freed = drop_use(p, s, t, d)
+        d = source_of(p, devices, t)
+        freed = d < len(p.memory_bytes) and drop_use(p, s, t, d)
     if freed:
         waiting = s.lacking[d]
         s.lacking[d] = -1
@@ -691,10 +735,7 @@ def need_bytes(p: Arrays, s: Scratch, task: int) -> float:
     vertices = len(p.is_input)
     if task >= vertices:
         return p.whole_bytes[s.transfer_tensor[task - vertices]]
-    total = 0.0
-    for i in range(p.output_ptr[task], p.output_ptr[task + 1]):
-        total += p.whole_bytes[p.output_tensor[i]]
-    return total
+    return p.need_bytes[task]
 
 
 @inlined
@@ -729,12 +770,7 @@ def arrived(p: Arrays, devices: IntArray, s: Scratch, tensor: int, device: int, 
 @inlined
 def pass_barrier(p: Arrays, s: Scratch, task: int) -> None:
     """Count a completed task; open the next phase if it was the last of its own."""
-    vertices = len(p.is_input)
-    if task < vertices:
-        phase = 2 * p.level[task]
-    else:
-        phase = 2 * p.level[p.producer[s.transfer_tensor[task - vertices]]] + 1
-    s.phase_left[phase] -= 1
+    s.phase_left[phase_of(p, s, task)] -= 1
     while s.counters[PHASE] < len(s.phase_left) - 1 and s.phase_left[s.counters[PHASE]] == 0:
         s.counters[PHASE] += 1
         waiting = s.parked[s.counters[PHASE]]

@@ -286,14 +286,19 @@ class Simulator(SimulatorBase):
 
         graph, topology, config = problem.graph, problem.topology, self.config
         rooms, ahead = np.concatenate([problem.slots, problem.lanes]), topology.host.ahead
-        # A device that could hold every tensor at once never makes a task wait.
-        holds_all = problem.whole_bytes.sum() <= problem.memory_bytes.min()
+        # A device that could hold everything at once never makes a task wait.
+        total_bytes = problem.counted_bytes.sum() + problem.temporary_bytes.sum()
+        holds_all = total_bytes <= problem.memory_bytes.min()
+        is_moved = problem.is_produced | problem.is_arriving
         limit_memory = bool(config.limit_memory and not holds_all)
         fixed = {
             "is_input": graph.is_input,
             "order": graph.topological_order,
             "level": np.maximum(depths(graph), 0),
-            "num_reads": problem.num_reads,
+            "num_reads": np.bincount(
+                graph.edge_reader[is_moved[graph.edge_tensor]], minlength=graph.num_vertices
+            ),
+            "arriving": np.flatnonzero(problem.is_arriving),
             "producer": graph.tensor_producer,
             "output_ptr": graph.output_ptr,
             "output_tensor": graph.output_tensor,
@@ -301,10 +306,15 @@ class Simulator(SimulatorBase):
             "reader": graph.reader,
             "read_ptr": graph.read_ptr,
             "read_tensor": graph.read_tensor,
-            "whole_bytes": problem.whole_bytes,
+            "is_moved": is_moved,
+            "is_in_place": problem.is_in_place,
+            "is_released": problem.is_released,
             "is_result": graph.is_result,
+            "whole_bytes": problem.whole_bytes,
+            "temporary_bytes": problem.temporary_bytes,
+            "need_bytes": problem.made_bytes + problem.temporary_bytes,
             "transfer_s": problem.transfer_s,
-            "route": topology.route,
+            "route": topology.route_from_host,
             "room_ptr": np.concatenate([[0], np.cumsum(rooms)]),
             "capacity": np.where(rooms > 0, rooms + ahead, UNLIMITED),
             "memory_bytes": problem.memory_bytes,
@@ -318,7 +328,7 @@ class Simulator(SimulatorBase):
                 topology.host.dispatch_s == 0
                 and not limit_memory
                 and not config.synchronous
-                and (problem.transfer_s[problem.is_produced] > 0).all()
+                and (problem.transfer_s[is_moved] > 0).all()
             ),
         }
         self._fixed = problem, fixed

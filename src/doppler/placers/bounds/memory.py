@@ -18,7 +18,7 @@ MAX_VERTICES = 2000  # up to which `split_s` looks at who comes before whom: a s
 
 def may_run_out(problem: Problem) -> bool:
     """Whether some device cannot hold all tensors at once, so that memory may matter."""
-    return bool(problem.produced_bytes.sum() > problem.memory_bytes.min())
+    return bool(problem.counted_bytes.sum() > problem.memory_bytes.min())
 
 
 def runs_nowhere(problem: Problem) -> int | None:
@@ -92,7 +92,7 @@ def _ancestors(graph: Graph) -> BoolArray:
 
 def _live_bytes(problem: Problem, before: BoolArray) -> FloatArray:
     """(V,) bytes that are in the memory of some device when a vertex starts."""
-    graph, whole, live = problem.graph, problem.produced_bytes, problem.working_bytes.copy()
+    graph, whole, live = problem.graph, problem.counted_bytes, problem.working_bytes.copy()
     readers, producer = rows(graph.reader_ptr, graph.reader), graph.tensor_producer.tolist()
     for tensor in np.flatnonzero(whole).tolist():
         after = readers[tensor]

@@ -99,7 +99,7 @@ def flatten(problem: Problem) -> PlanArrays:
         edge_reader=edges.reader,
         read_ptr=graph.read_ptr,
         read_tensor=graph.read_tensor,
-        whole_bytes=problem.produced_bytes,
+        whole_bytes=problem.counted_bytes,
         max_bytes=problem.working_bytes,
         exec_s=costs.exec_s,
         fixed_s=costs.fixed_s,
