@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from strategies import examples, graphs, topologies
 
 from doppler.errors import OutOfMemoryError
-from doppler.graph import Graph, GraphBuilder
+from doppler.graph import Graph, GraphBuilder, build_graph
 from doppler.placers import Placer, lower_bounds, place, placer_names
-from doppler.placers.bounds.memory import allowed, runs_nowhere
+from doppler.placers.bounds.memory import allowed, runs_nowhere, why_nothing_fits
 from doppler.placers.solution import SEARCHES
 from doppler.problem import Problem
 from doppler.programs import random_dag
@@ -39,7 +39,7 @@ def all_assignments(graph: Graph, topology: Topology) -> np.ndarray:
 @settings(max_examples=examples(150), deadline=None)
 @given(data=st.data(), strategy=st.sampled_from(["fifo", "critical-path", "depth-first"]))
 def test_no_assignment_that_fits_is_below_the_bound(data: st.DataObject, strategy: str) -> None:
-    memory = st.sampled_from([2.0, 4.0, 6.0, float("inf")])
+    memory = st.sampled_from([2.0, 4.0, 6.0, 10.0, float("inf")])
     topology = data.draw(topologies(max_devices=3, memory_bytes=memory))
     graph = data.draw(graphs(max_vertices=5, num_devices=topology.num_devices))
     graph = with_bytes(graph, data.draw(st.integers(0, 2**32)))
@@ -50,17 +50,19 @@ def test_no_assignment_that_fits_is_below_the_bound(data: st.DataObject, strateg
     can = allowed(Problem(graph, topology))
     for row in table[fits]:
         assert can[graph.assigned, row[graph.assigned]].all()
-    if runs_nowhere(Problem(graph, topology)) is not None:
+    if why_nothing_fits(Problem(graph, topology)):
         assert not fits.any()
 
 
 def with_bytes(graph: Graph, seed: int) -> Graph:
-    """The graph with tensors of 0 to 3 bytes, so that memories of a few bytes matter."""
-    from doppler.graph import build_graph
+    """The graph with tensors of 0 to 3 bytes, so that memories of a few bytes matter.
 
+    With temporaries of up to 2 bytes, or none.
+    """
     columns = graph.columns()
     rng = np.random.default_rng(seed)
     columns["tensor_bytes"] = rng.integers(0, 4, size=graph.num_tensors).tolist()
+    columns["temporary_bytes"] = rng.integers(0, 3, graph.num_vertices) * rng.integers(0, 2)
     return build_graph(**columns)
 
 
@@ -88,6 +90,54 @@ def test_working_bytes_are_what_a_vertex_reads_and_makes() -> None:
     assert runs_nowhere(Problem(graph, machine(12, 12))) == 3
     assert runs_nowhere(Problem(graph, machine(12, 13))) is None
     assert allowed(Problem(graph, machine(12, 13)))[3].tolist() == [False, True]
+
+
+def with_weights(kind: str, size: float = 4, temporary: float = 0) -> Graph:
+    """Three vertices in a row that make a byte each and read an input of their own."""
+    g = GraphBuilder("weights")
+    last: list[int] = []
+    for i in range(3):
+        w = g.input(f"w{i}", output_bytes=size, kind=kind)
+        row = {"exec_s": 1, "transfer_s": 0.5, "temporary_bytes": temporary}
+        last = [g.op(f"v{i}", "matmul", reads=[w, *last], output_bytes=1, **row)]
+    return g.build()
+
+
+def test_weights_that_do_not_fit_on_one_device_make_the_chain_move() -> None:
+    for kind, memory, bound in (
+        *(("everywhere", 2, 3), ("resident", 14, 3), ("resident", 13, 3.5)),
+        *(("streamed", 14, 3), ("loaded", 13, 3.5)),  # in place: there are no links to the host
+    ):
+        graph, topology = with_weights(kind), machine(memory, memory)
+        assert lower_bounds(graph, topology).best_s == bound, (kind, memory)
+        makespans = Simulator(topology).makespans(graph, all_assignments(graph, topology))
+        assert makespans.min() == bound
+        assert np.isfinite(makespans[0]) == (bound == 3)
+
+
+def test_what_never_fits_is_known() -> None:
+    resident, problem = with_weights("resident"), Problem
+    assert why_nothing_fits(problem(resident, machine(6, 6, 6))) == ""
+    reason = why_nothing_fits(problem(resident, machine(5, 5)))
+    assert reason == "vertex `v1` reads and makes 6 bytes, device `d0` holds 5"
+    reason = why_nothing_fits(problem(with_weights("resident", temporary=7), machine(12, 11)))
+    assert reason == "vertex `v1` reads and makes 6 bytes and takes 7 besides, device `d0` holds 12"
+    reason = why_nothing_fits(problem(resident, machine(6, 6)))
+    assert reason == "inputs and results that stay take 13 bytes, all devices together hold 12"
+    assert why_nothing_fits(problem(with_weights("everywhere"), machine(2, 2))) == ""
+
+
+def test_the_bound_counts_what_arrives_from_the_host() -> None:
+    """Three inputs of 4 bytes at 2 bytes/s: 6 s over one link, and 1 s for the last vertex."""
+    graph = build_graph(**with_weights("resident").columns() | {"transfer_s": None})
+    topology = Topology.uniform(2, bandwidth_bytes_per_s=8, host_bandwidth_bytes_per_s=2)
+    assert lower_bounds(graph, topology).best_s == 3
+    bounds = lower_bounds(graph.cold(), topology)
+    assert (bounds.path_s, bounds.arrival_s) == (5, 3)
+    one = Topology.uniform(1, bandwidth_bytes_per_s=8, host_bandwidth_bytes_per_s=2)
+    assert lower_bounds(graph.cold(), one).arrival_s == 6
+    makespans = Simulator(one).makespans(graph.cold(), np.array([[-1, 0, -1, 0, -1, 0]]))
+    assert makespans.tolist() == [7]
 
 
 def stashed(depth: int, rng: np.random.Generator | None = None) -> Graph:

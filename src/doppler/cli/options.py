@@ -97,6 +97,10 @@ Mode = Annotated[
         "ahead in the order of a schedule, and devices wait for one another.",
     ),
 ]
+Cold = Annotated[
+    bool,
+    typer.Option("--cold", help="Start cold: resident inputs are loaded from the host first."),
+]
 Seed = Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Random seed.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 Force = Annotated[

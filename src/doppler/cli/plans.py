@@ -1,16 +1,20 @@
 """A plan for people: what each device gets, and which device each vertex gets."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from doppler.cli.output import amount, note, seconds, stdout, table
+from doppler.errors import AssignmentError, ConfigError
 
 if TYPE_CHECKING:
     from doppler.assignment import Assignment
     from doppler.graph import Graph
     from doppler.plan import DeviceLoad
+    from doppler.problem import Problem
+    from doppler.sim import SimConfig
+    from doppler.topology import Topology
 
 MAX_LISTED = 40  # vertices up to which each is listed without being asked for
 
@@ -27,16 +31,55 @@ def print_plan(
         note(f"{len(plan)} vertices are not listed; see them with --full, or write -o plan.csv")
     shown = table("device", "operations", "busy", "in", "out", "peak memory")
     for load in loads:
-        limit = f" of {amount(load.memory_bytes, 'B')}" if isfinite(load.memory_bytes) else ""
         shown.add_row(
             load.device,
             str(load.operations),
             seconds(load.exec_s),
             amount(load.bytes_in, "B"),
             amount(load.bytes_out, "B"),
-            amount(load.peak_bytes, "B") + limit,
+            peak_memory(load),
         )
     out.print(shown)
+
+
+def peak_memory(load: "DeviceLoad") -> str:
+    """The most memory that a device uses, and how much it has where there is a limit."""
+    limit = f" of {amount(load.memory_bytes, 'B')}" if isfinite(load.memory_bytes) else ""
+    return amount(load.peak_bytes, "B") + limit
+
+
+def cold_graph(graph: "Graph", topology: "Topology") -> "Graph":
+    """The graph at a cold start; a `ConfigError` where no links bring its inputs to the devices."""
+    if not topology.has_host_links:
+        raise ConfigError(
+            "--cold needs links between the host and the devices, "
+            f"and topology `{topology.name}` has none",
+            hint="name them in its file, or measure the machine with `dop probe`",
+        )
+    return graph.cold()
+
+
+def fitting(assignment: "Assignment", graph: "Graph", topology: "Topology") -> "Assignment":
+    """The assignment, without its schedule where that is not one of this graph's tasks."""
+    try:
+        assignment.check(graph, topology)
+    except AssignmentError:
+        return replace(assignment, schedule=None)
+    return assignment
+
+
+def cold_makespan_s(
+    problem: "Problem", config: "SimConfig", assignment: "Assignment", seed: int
+) -> float | None:
+    """The makespan of a cold start; None where that is no other or it is not known how."""
+    from doppler.problem import Problem
+    from doppler.sim import Simulator
+
+    if not (problem.graph.is_resident.any() and problem.topology.has_host_links):
+        return None
+    cold = Problem(problem.graph.cold(), problem.topology, problem.cost_model)
+    assignment = fitting(assignment, cold.graph, cold.topology)
+    return float(Simulator(cold, config).makespans(cold.graph, [assignment], seed=seed)[0])
 
 
 def print_vertices(plan: Mapping[str, str], kinds: Mapping[str, str] | None = None) -> None:

@@ -161,10 +161,7 @@ def _show_assignment(
     topology = find_topology(topology_name, graph, assignment, probe_again=probe)
     problem = Problem(graph, topology)
     trace = Simulator(problem, SimConfig(mode=mode)).run(graph, assignment)
-    plan, loads = (
-        assignment.by_name(graph, topology),
-        device_loads(graph, topology, assignment, trace),
-    )
+    plan, loads = assignment.by_name(graph, topology), device_loads(graph, topology, trace)
     makespan, bound = trace.makespan_s, proven_bound_s(problem, assignment, mode)
     if as_json:
         summary: dict[str, Any] = {
@@ -334,6 +331,7 @@ def _graph_summary(graph: "Graph", topology: "Topology") -> dict[str, Any]:
             "window": bounds.window_s,
             "host": bounds.host_s,
             "memory": bounds.memory_s,
+            "arrival": bounds.arrival_s,
         },
         "lower_bound_s": bounds.best_s,
     }
@@ -355,7 +353,7 @@ def _print_graph(s: dict[str, Any]) -> None:
         f"work {amount(s['flops'], 'FLOP')}, touches {amount(s['touched_bytes'], 'B')}, "
         f"tensors {amount(s['tensor_bytes'], 'B')}, {s['meta_ops']} meta-ops"
     )
-    shown = {k: v for k, v in s["lower_bounds_s"].items() if v or k != "memory"}
+    shown = {k: v for k, v in s["lower_bounds_s"].items() if v or k not in ("memory", "arrival")}
     bounds = ", ".join(f"{name} {seconds(value)}" for name, value in shown.items())
     out.print(
         f"on {s['topology']}: parallelism {s['parallelism']:.3g}, "

@@ -1,6 +1,7 @@
 """`dop simulate`: what an assignment does in the simulated runtime."""
 
 from dataclasses import replace
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +11,7 @@ from doppler.cli.options import (
     MAX_REPEATS,
     AsJson,
     AssignmentFile,
+    Cold,
     Force,
     GraphFile,
     Mode,
@@ -35,6 +37,7 @@ from doppler.errors import ConfigError
 
 if TYPE_CHECKING:
     from doppler.assignment import Assignment
+    from doppler.plan import DeviceLoad
     from doppler.problem import Problem
     from doppler.sim import SimConfig
     from doppler.trace import Trace
@@ -57,6 +60,7 @@ def simulate(
     bulk_synchronous: Annotated[
         bool, typer.Option("--bulk-synchronous", help="Put a barrier after every level.")
     ] = False,
+    cold: Cold = False,
     limit_memory: Annotated[bool, typer.Option(help="Make tasks wait for device memory.")] = True,
     repeat: Annotated[
         int, typer.Option(min=1, max=MAX_REPEATS, help="Runs, with seeds from --seed on.")
@@ -75,7 +79,8 @@ def simulate(
     """Run an assignment in the work-conserving simulator.
 
     Prints a lower bound for all assignments, and the gap to it, unless noise may go below it.
-    With --mode fixed, an assignment without a schedule gets one by the strategy.
+    With --mode fixed, an assignment without a schedule gets one by the strategy. With --cold,
+    resident inputs are loaded first, and a schedule counts only if it was made for that.
 
     Example: dop simulate graph.json assignment.json --topology p100x4 -o trace.json
     """
@@ -84,8 +89,10 @@ def simulate(
     from doppler.assignment import read_assignment
     from doppler.base.progress import track
     from doppler.base.writing import check_output
+    from doppler.cli.plans import cold_graph, fitting
     from doppler.cli.topologies import find_topology
     from doppler.formats import read_graph
+    from doppler.plan import device_loads
     from doppler.problem import Problem
     from doppler.scheduler.choose import DYNAMIC
     from doppler.sim import Noise, SimConfig, Simulator
@@ -104,6 +111,9 @@ def simulate(
     assignment = read_assignment(assignment_file)
     graph = read_graph(graph_file)
     topology = find_topology(topology_name, graph, assignment, probe_again=probe)
+    if cold:
+        graph = cold_graph(graph, topology)
+        assignment = fitting(assignment, graph, topology)
     assignment.check(graph, topology)
     problem = Problem(graph, topology)
     simulator = Simulator(problem, config)
@@ -112,13 +122,14 @@ def simulate(
         trace = simulator.run(graph, assignment, seed)
         seeds = track(range(seed + 1, seed + repeat), "simulating")
         later = [float(simulator.makespans(graph, [assignment], seed=s)[0]) for s in seeds]
+    loads = device_loads(graph, topology, trace)
     makespans = np.array([trace.makespan_s, *later])
     if output:
         write_trace(trace, output, force=force)
     if as_json:
-        print_json(_summary(trace, makespans.tolist(), bound, output))
+        print_json(_summary(trace, makespans.tolist(), bound, output) | _memory(loads))
     else:
-        _print_summary(trace, makespans, bound)
+        _print_summary(trace, makespans, bound, loads)
         if assignment.schedule is not None and mode == DYNAMIC:
             note("the assignment has a schedule: --mode fixed keeps to it")
         announce(output)
@@ -175,7 +186,19 @@ def _summary(
     }
 
 
-def _print_summary(trace: "Trace", makespans: Any, bound: float | None) -> None:
+def _memory(loads: "list[DeviceLoad]") -> dict[str, Any]:
+    """JSON values: the most memory that each device uses, and how much it has; None: no limit."""
+    limits = [load.memory_bytes for load in loads]
+    return {
+        "peak_bytes": [load.peak_bytes for load in loads],
+        "memory_bytes": [limit if isfinite(limit) else None for limit in limits],
+    }
+
+
+def _print_summary(
+    trace: "Trace", makespans: Any, bound: float | None, loads: "list[DeviceLoad]"
+) -> None:
+    from doppler.cli.plans import peak_memory
     from doppler.placers import gap
 
     out = stdout()
@@ -186,11 +209,12 @@ def _print_summary(trace: "Trace", makespans: Any, bound: float | None) -> None:
     if bound is not None:
         how_good = f"; lower bound {seconds(bound)}, gap {percent(gap(trace.makespan_s, bound))}"
     out.print(f"makespan {seconds(trace.makespan_s)}{several}{how_good}")
-    devices = table("device", "busy", "idle", "execs")
+    devices = table("device", "busy", "idle", "execs", "peak memory")
     busy, idle = trace.utilization(), trace.idle_s()
     for i, device in enumerate(trace.devices):
         execs = int(((trace.device == i) & ~trace.is_transfer).sum())
-        devices.add_row(device.name, percent(busy[i]), seconds(idle[i]), str(execs))
+        memory = peak_memory(loads[i])
+        devices.add_row(device.name, percent(busy[i]), seconds(idle[i]), str(execs), memory)
     out.print(devices)
     by_class = ", ".join(f"{amount(v, 'B')} {k}" for k, v in trace.bytes_by_class().items())
     out.print(f"read: {by_class}; transfers overlap compute {percent(trace.overlap())}")

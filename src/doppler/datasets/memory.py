@@ -6,6 +6,7 @@ import numpy as np
 
 from doppler.datasets.chance import rounded
 from doppler.graph.graph import Graph
+from doppler.placers.bounds.memory import may_run_out
 from doppler.placers.lists.schedulers import HeftPlacer, MemoryEtfPlacer
 from doppler.placers.lists.trivial import RoundRobinPlacer
 from doppler.problem import Problem
@@ -21,7 +22,8 @@ def live_bytes(problem: Problem) -> float:
     """The most bytes alive at the same time when vertices run one by one in topological order.
 
     As the simulator counts: an output lives from its exec to its last reader, what nobody reads
-    until the end, and inputs do not count.
+    until the end, temporaries while their vertex runs. Inputs live from the beginning, those that
+    stay until the end; those that are everywhere do not count.
     """
     graph, whole = problem.graph, problem.counted_bytes
     size = graph.num_vertices
@@ -31,9 +33,13 @@ def live_bytes(problem: Problem) -> float:
     read = np.diff(graph.reader_ptr) > 0
     ends = np.zeros(graph.num_tensors, np.int64)
     np.maximum.at(ends, graph.edge_tensor, position[graph.edge_reader])
-    last[read] = ends[read]
-    change = np.bincount(position[graph.tensor_producer], whole, minlength=size + 1)
+    leaves = read & ~graph.stays[graph.tensor_producer]
+    last[leaves] = ends[leaves]
+    first = np.where(problem.is_produced, position[graph.tensor_producer], 0)
+    change = np.bincount(first, whole, minlength=size + 1)
     change -= np.bincount(last + 1, whole, minlength=size + 1)
+    change += np.bincount(position, problem.temporary_bytes, minlength=size + 1)
+    change -= np.bincount(position + 1, problem.temporary_bytes, minlength=size + 1)
     return float(np.cumsum(change).max(initial=0.0))
 
 
@@ -50,7 +56,7 @@ def limit_memory(graph: Graph, topology: Topology, slack: float) -> Topology:
     total = slack * live_bytes(problem)
     while True:
         limited = _with_memory(topology, [max(least, round(rounded(m, 6))) for m in total * share])
-        if total * share.min() >= problem.counted_bytes.sum() or _runs(Problem(graph, limited)):
+        if not may_run_out(Problem(graph, limited)) or _runs(Problem(graph, limited)):
             return limited
         total *= STEP
 

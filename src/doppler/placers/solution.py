@@ -7,13 +7,17 @@ from doppler.assignment import Assignment
 from doppler.base.notebook import brief, html_table, number
 from doppler.errors import AssignmentError, DopplerError, OutOfMemoryError, PlacerError
 from doppler.placers.base import Placer, assign, checked_budget
-from doppler.placers.bounds.memory import may_run_out, runs_nowhere
+from doppler.placers.bounds.memory import may_run_out, why_nothing_fits
 from doppler.placers.own import EXPECTED, check_placer, describe
 from doppler.problem import Problem
 from doppler.sim.simulator import Simulator
 
 SEARCHES = ("annealing", "auto", "genetic", "local-search")  # for assignments that fit
 PLANNERS = ("m-etf", "m-sct")  # with room for all tensors
+MORE_MEMORY = (
+    "cut the graph finer, use more devices or ones with more memory, or leave inputs out of the "
+    "account with `--inputs everywhere`"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,18 +135,9 @@ def _returned(placer: Placer, value: object, wanted: str) -> AssignmentError:
 
 
 def _memory_hint(name: str, problem: Problem) -> str:
-    vertex = runs_nowhere(problem)
-    if vertex is not None:
-        largest = max(problem.topology.devices, key=lambda device: device.memory_bytes)
-        return (
-            f"no assignment can run: vertex `{problem.graph.vertex_names[vertex]}` reads and makes "
-            f"{problem.working_bytes[vertex]:.0f} bytes, device `{largest.name}` holds "
-            f"{largest.memory_bytes:.0f}; cut the graph finer, or use devices with more memory"
-        )
+    if reason := why_nothing_fits(problem):
+        return f"no assignment can run: {reason}; {MORE_MEMORY}"
     if name in SEARCHES:
-        return (
-            f"`{name}` found no assignment that fits: give it more time, cut the graph finer, "
-            "or use devices with more memory"
-        )
+        return f"`{name}` found no assignment that fits: give it more time, {MORE_MEMORY}"
     planner = "" if name in PLANNERS else "m-etf, which plans for memory, or "
     return f"`{name}` made an assignment that does not fit: try {planner}auto, which searches"

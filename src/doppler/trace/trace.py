@@ -8,6 +8,8 @@ import numpy as np
 
 from doppler.base.arrays import BoolArray, FloatArray, IntArray
 from doppler.base.notebook import brief, html_table, number
+from doppler.graph.graph import Graph
+from doppler.trace.memory import MemoryUse, memory_use
 
 SAME_DEVICE, SAME_GROUP, ACROSS_GROUPS = "same-device", "same-group", "across-groups"
 HOST = "host"
@@ -161,6 +163,10 @@ class Trace:
         computing = _covered(self.begin_s[~moves], self.end_s[~moves])
         either = _covered(self.begin_s, self.end_s)
         return 1.0 if moving == 0 else min(1.0, max(0.0, (moving + computing - either) / moving))
+
+    def memory(self, graph: Graph) -> list[MemoryUse]:
+        """Bytes in use over time on each device, in a run of this graph."""
+        return memory_use(graph, self)
 
     def critical_chain(self) -> list[ChainStep]:
         """The tasks that led to the last end, first to last, each with what held it back.

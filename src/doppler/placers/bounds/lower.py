@@ -1,6 +1,7 @@
 """Lower bounds: seconds that no assignment of a graph on a topology can go below."""
 
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +41,7 @@ class LowerBounds:
     window_s: float  # what can neither begin early nor end late, spread over all slots
     host_s: float  # the host starts one exec after the other
     memory_s: float = 0.0  # the best of these where devices are too small for a vertex or for all
+    arrival_s: float = 0.0  # all inputs that come from the host, spread over its links
 
     def __repr__(self) -> str:
         parts = ", ".join(f"{name} {number(getattr(self, name))}" for name in self.__slots__)
@@ -53,7 +55,8 @@ class LowerBounds:
     @property
     def best_s(self) -> float:
         """The largest of them."""
-        return max(self.path_s, self.work_s, self.window_s, self.host_s, self.memory_s)
+        every = self.path_s, self.work_s, self.window_s, self.host_s, self.memory_s, self.arrival_s
+        return max(every)
 
 
 def lower_bounds(
@@ -102,6 +105,7 @@ def bounds_of(problem: Problem, mode: str = DYNAMIC) -> LowerBounds:
         # The last exec to be started has waited for all the others to be dispatched.
         host_s=float(len(assigned) * dispatch_s + plain.fastest[assigned].min()),
         memory_s=_memory_s(problem, plain),
+        arrival_s=_arrival_s(problem),
     )
 
 
@@ -140,7 +144,7 @@ class _Bounds:
         self.assigned, self.topology = graph.assigned, topology
         self.table = exec_s[graph.assigned]
         self.fastest: FloatArray = exec_s.min(axis=1)
-        self.begin = _earliest_begins(graph, topology, self.fastest)
+        self.begin = _earliest_begins(problem, self.fastest)
         self.tail = _shortest_tails(graph, topology, self.fastest)
         self.weights = _device_weights(self.table, topology)
 
@@ -181,20 +185,42 @@ def _memory_s(problem: Problem, plain: _Bounds) -> float:
     return max(best, split_s(problem, found.begin, found.tail, found.fastest))
 
 
-def _earliest_begins(graph: Graph, topology: Topology, fastest_s: FloatArray) -> FloatArray:
+def _earliest_begins(problem: Problem, fastest_s: FloatArray) -> FloatArray:
     """(V,) seconds before which a vertex cannot begin: all before it on the fastest devices.
 
-    Every hop costs an exec, a completion to be seen and a dispatch; nothing is moved.
+    Every hop costs an exec, a completion to be seen and a dispatch. Nothing is moved, but what
+    arrives from the host, which needs a dispatch and a completion too.
     """
-    fastest, host = fastest_s.tolist(), topology.host
-    producer, reads = graph.tensor_producer.tolist(), rows(graph.read_ptr, graph.read_tensor)
+    graph, host, fastest = problem.graph, problem.topology.host, fastest_s.tolist()
+    reads = rows(graph.read_ptr, graph.read_tensor)
     inputs, begin = graph.is_input.tolist(), [0.0] * graph.num_vertices
+    arrives = np.where(problem.is_arriving, host.dispatch_s + _least_arrival_s(problem), -inf)
+    end = arrives.tolist()  # of what makes or brings a tensor
+    outputs = rows(graph.output_ptr, graph.output_tensor)
     for v in graph.topological_order.tolist():
         if not inputs[v]:
-            makers = [producer[t] for t in reads[v]]
-            seen = [begin[p] + fastest[p] + host.completion_s for p in makers if not inputs[p]]
-            begin[v] = max(seen, default=0.0) + host.dispatch_s
+            seen = [end[t] + host.completion_s for t in reads[v]]
+            begin[v] = max([0.0, *seen]) + host.dispatch_s
+            for tensor in outputs[v]:
+                end[tensor] = begin[v] + fastest[v]
     return np.array(begin)
+
+
+def _least_arrival_s(problem: Problem) -> FloatArray:
+    """(T,) seconds from the host to the device it is nearest to; 0 where no links are known."""
+    if not problem.topology.has_host_links:
+        return np.zeros(problem.graph.num_tensors)
+    least: FloatArray = problem.transfer_s[:, problem.topology.host_links].min(axis=1)
+    return least
+
+
+def _arrival_s(problem: Problem) -> float:
+    """All that arrives, each once and over its best link, spread over the lanes to the host."""
+    comes = problem.is_arriving & (np.diff(problem.graph.reader_ptr) > 0)
+    lanes = problem.lanes[np.unique(problem.topology.host_links)] if comes.any() else np.zeros(1)
+    if not lanes.all():
+        return 0.0
+    return float(_least_arrival_s(problem)[comes].sum() / lanes.sum())
 
 
 def _shortest_tails(graph: Graph, topology: Topology, fastest_s: FloatArray) -> FloatArray:

@@ -3,8 +3,10 @@
 An output occupies its device from the start of its exec, a copy from the start of its transfer,
 each until its last use there has ended; what nobody reads stays. So the bytes of all tensors say
 nothing about the memory a run needs: most are freed on the way. What has to be there at the same
-time does, and two such sets are known without knowing the assignment: what one vertex reads and
-makes, on its device; and what was made before a vertex and is needed after it, somewhere.
+time does, and three such sets are known without knowing the assignment: what one vertex reads,
+makes and takes besides, on its device; what was made before a vertex and is needed after it,
+somewhere; and the inputs that are in place when a run begins, or stay with the results when it
+ends, somewhere.
 """
 
 import numpy as np
@@ -17,8 +19,9 @@ MAX_VERTICES = 2000  # up to which `split_s` looks at who comes before whom: a s
 
 
 def may_run_out(problem: Problem) -> bool:
-    """Whether some device cannot hold all tensors at once, so that memory may matter."""
-    return bool(problem.counted_bytes.sum() > problem.memory_bytes.min())
+    """Whether some device cannot hold everything at once, so that memory may matter."""
+    total_bytes = problem.counted_bytes.sum() + problem.temporary_bytes.sum()
+    return bool(total_bytes > problem.memory_bytes.min())
 
 
 def runs_nowhere(problem: Problem) -> int | None:
@@ -27,6 +30,41 @@ def runs_nowhere(problem: Problem) -> int | None:
     if not len(need) or need.max() <= problem.memory_bytes.max():
         return None
     return int(np.argmax(need))
+
+
+def least_total_bytes(problem: Problem) -> float:
+    """Bytes that are on all devices together at the begin or at the end of every run, at least.
+
+    At the begin, inputs that are in place; at the end, those that stay and all results. Where
+    that is more than all devices hold, no assignment can run.
+    """
+    graph, whole = problem.graph, problem.counted_bytes
+    read = np.diff(graph.reader_ptr) > 0
+    at_begin = problem.is_in_place & read
+    is_left = problem.is_produced & (graph.is_result | ~read)
+    at_end = is_left | (graph.stays[graph.tensor_producer] & read)
+    return float(max(whole[at_begin].sum(), whole[at_end].sum()))
+
+
+def why_nothing_fits(problem: Problem) -> str:
+    """Why no assignment can run, with the numbers; empty where none of the reasons is known."""
+    graph, memory = problem.graph, problem.memory_bytes
+    vertex, total = runs_nowhere(problem), least_total_bytes(problem)
+    if vertex is not None:
+        device = problem.topology.devices[int(np.argmax(memory))]
+        temporary = problem.temporary_bytes[vertex]
+        besides = f" and takes {temporary:.0f} besides" if temporary else ""
+        return (
+            f"vertex `{graph.vertex_names[vertex]}` reads and makes "
+            f"{problem.working_bytes[vertex] - temporary:.0f} bytes{besides}, "
+            f"device `{device.name}` holds {device.memory_bytes:.0f}"
+        )
+    if total > memory.sum():
+        return (
+            f"inputs and results that stay take {total:.0f} bytes, "
+            f"all devices together hold {memory.sum():.0f}"
+        )
+    return ""
 
 
 def allowed(problem: Problem) -> BoolArray:
@@ -47,12 +85,13 @@ def split_s(problem: Problem, begin: FloatArray, tail: FloatArray, fastest: Floa
     to the end of everything after it, `fastest` (V,) its exec seconds, all at least.
 
     Take a vertex v on a device d. When it starts, these tensors are in memory: those it reads and
-    makes, on d; those made before it that nobody reads, where they were made; and those made
-    before it (by an ancestor p) that a descendant r reads, where p is or where r is, as the one is
-    kept until the transfer has ended and the other from its start. If they exceed the memory of
-    the largest device, not all are on d, so some p or some r is not on d. The path from p to v, or
-    from v to r, then leaves its device at some edge (a, b): the tensor that a makes and b reads is
-    moved, and the makespan is at least
+    makes, and its temporaries, on d; those made before it that nobody reads, where they were made;
+    those made before it (by an ancestor p) that a descendant r reads, where p is or where r is, as
+    the one is kept until the transfer has ended and the other from its start; inputs that stay and
+    that some p reads, where p is; and inputs in place that some r reads, where r is. If they exceed
+    the memory of the largest device, not all are on d, so some p or some r is not on d. The path
+    from p to v, or from v to r, then leaves its device at some edge (a, b): the tensor that a makes
+    and b reads is moved, and the makespan is at least
 
         begin[a] + fastest[a] + seen + transfer + seen + tail[b],    seen = completion + dispatch.
 
@@ -95,9 +134,14 @@ def _live_bytes(problem: Problem, before: BoolArray) -> FloatArray:
     graph, whole, live = problem.graph, problem.counted_bytes, problem.working_bytes.copy()
     readers, producer = rows(graph.reader_ptr, graph.reader), graph.tensor_producer.tolist()
     for tensor in np.flatnonzero(whole).tolist():
-        after = readers[tensor]
-        needed = before[after].any(axis=0) if after else True
-        held = before[:, producer[tensor]] & needed
+        after, p = readers[tensor], producer[tensor]
+        needed = before[after].any(axis=0) if after else np.ones(len(before), np.bool_)
+        if graph.is_input[p]:
+            held = needed & problem.is_in_place[tensor] & bool(after)
+            held |= before[:, after].any(axis=1) & graph.stays[p]
+            held &= ~graph.is_input
+        else:
+            held = before[:, p] & needed
         held[after] = False  # in their working bytes already
         live[held] += whole[tensor]
     return live

@@ -42,7 +42,8 @@ class ExactResult:
 
     A static schedule fixes the device and the order of every task and may idle on purpose, which
     a work-conserving runtime never does. So `static_s` and `makespan_s` differ, and either may be
-    the larger: the model of static schedules also leaves out the serial host and memory.
+    the larger: the model of static schedules also leaves out the serial host, memory and what
+    arrives from the host.
     """
 
     devices: IntArray  # (V,) device of each vertex, -1 for inputs
@@ -110,8 +111,9 @@ def solve_exactly(
     """The shortest static schedule found in `seconds`, and a lower bound for all of them.
 
     Devices, the order on each, and transfers, one per tensor and destination on the lanes of its
-    link, are chosen together. The host's seconds are in, its serial dispatch and the limits of
-    memory are not: without them schedules can only be shorter, so the bound holds with them.
+    link, are chosen together. The host's seconds are in; its serial dispatch, the limits of
+    memory and inputs that arrive from it are not: without them schedules can only be shorter, so
+    the bound holds with them.
     Time is counted in units of at most 2^-29 of the makespan, every duration rounded down: that
     keeps the bound below the optimum. `static_s` is in true seconds.
 
@@ -250,7 +252,8 @@ def _by_start(
     rank = {v: 2 * i for i, v in enumerate(graph.topological_order.tolist())}
     found = [((at, end[v], rank[v]), (v, -1, -1, -1)) for v, at in start.items()]
     tasks = enumerate_tasks(graph, problem.topology, schedule.devices)
-    columns = (tasks.tensor.tolist(), tasks.target.tolist(), tasks.link.tolist())
+    between = tasks.source < problem.topology.num_devices  # arrivals are not in the model
+    columns = [c[between].tolist() for c in (tasks.tensor, tasks.target, tasks.link)]
     for tensor, target, link in zip(*columns, strict=True):
         p = int(graph.tensor_producer[tensor])
         at = schedule.begin.get((tensor, target), end[p] + units.seen)

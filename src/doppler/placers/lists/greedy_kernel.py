@@ -33,6 +33,7 @@ class Heaps(NamedTuple):
     size: IntArray  # (2D+1,)
     options: IntArray  # (V,) devices that may have room
     used_bytes: FloatArray  # (D,)
+    temporary_bytes: FloatArray  # (D,) most of any vertex there
     holds: BoolArray  # (T, D) whether a tensor, or a copy of it, is on a device
     last: IntArray  # (S,) vertex placed last, or -1
 
@@ -48,6 +49,7 @@ def make_heaps(p: PlanArrays) -> Heaps:
         size=np.zeros(2 * devices + 1, np.int64),
         options=np.full(vertices, devices),
         used_bytes=np.zeros(devices),
+        temporary_bytes=np.zeros(devices),
         holds=np.zeros((len(p.whole_bytes), devices), np.bool_),
         last=np.full(int(p.slot_ptr[-1]), -1),
     )
@@ -191,13 +193,19 @@ def give_up(c: GreedyArrays, by_finish: bool, s: ListState, h: Heaps, v: int) ->
 @inlined
 def has_room(p: PlanArrays, c: GreedyArrays, h: Heaps, v: int, d: int) -> bool:
     """Whether what a vertex adds to a device fits there."""
-    free_bytes = c.memory_bytes[d] - h.used_bytes[d]
+    free_bytes = c.memory_bytes[d] - h.used_bytes[d] - temporary_on(p, h, v, d)
     return p.max_bytes[v] <= free_bytes or need_bytes(p, h, v, d) <= free_bytes
 
 
 @inlined
+def temporary_on(p: PlanArrays, h: Heaps, v: int, d: int) -> float:
+    """The most temporaries of any vertex on a device, with one more there."""
+    return max(h.temporary_bytes[d], p.temporary_bytes[v])
+
+
+@inlined
 def need_bytes(p: PlanArrays, h: Heaps, v: int, d: int) -> float:
-    """What a vertex adds to a device: its outputs, and copies of what is not yet there."""
+    """What a vertex adds to a device: its outputs, and what it reads and is not yet there."""
     need = p.max_bytes[v]
     for i in range(p.read_ptr[v], p.read_ptr[v + 1]):
         if h.holds[p.read_tensor[i], d]:
@@ -211,6 +219,7 @@ def roomiest(p: PlanArrays, c: GreedyArrays, h: Heaps, v: int) -> int:
     best, most = 0, -np.inf
     for d in range(len(h.used_bytes)):
         left = c.memory_bytes[d] - h.used_bytes[d] - need_bytes(p, h, v, d)
+        left -= temporary_on(p, h, v, d)
         if left > most:
             best, most = d, left
     return best
@@ -220,6 +229,7 @@ def roomiest(p: PlanArrays, c: GreedyArrays, h: Heaps, v: int) -> int:
 def take(p: PlanArrays, s: ListState, h: Heaps, v: int, d: int) -> None:
     """Occupy the memory that a vertex needs on a device."""
     h.used_bytes[d] += need_bytes(p, h, v, d)
+    h.temporary_bytes[d] = temporary_on(p, h, v, d)
     for i in range(p.read_ptr[v], p.read_ptr[v + 1]):
         h.holds[p.read_tensor[i], d] = True
     for e in range(p.edge_ptr[v], p.edge_ptr[v + 1]):

@@ -7,6 +7,7 @@ from math import inf
 
 import numpy as np
 
+from doppler.base.arrays import rows
 from doppler.placers.lists.rules import GreedyRule, ListSchedule, PlanArrays, RankRule
 
 
@@ -21,6 +22,8 @@ class _Plan:
             for e in range(problem.edge_ptr[producer], problem.edge_ptr[producer + 1]):
                 read = int(problem.edge_tensor[e]), producer
                 self.reads[problem.edge_reader[e]].append(read)
+        # With those of inputs, which have no producer here.
+        self.all_reads = rows(problem.read_ptr, problem.read_tensor)
         self.devices = [-1] * self.num_vertices
         self.begin_s, self.end_s = [0.0] * self.num_vertices, [0.0] * self.num_vertices
         self.order: list[int] = []
@@ -131,15 +134,18 @@ class _GreedyPlan(_Plan):
         return max(self.free_s[self.slot(d)], self.arrival_s(v, d))
 
     def room_bytes(self, v: int, d: int) -> float:
-        """What is left on d with the outputs of v and the copies it needs there."""
+        """What is left on d with the outputs of v and the inputs and copies it needs there."""
         here = [u for u in range(self.num_vertices) if self.devices[u] == d] + [v]
         # Outputs: all a vertex could add, less what it reads.
         outputs = sum(
-            self.p.max_bytes[u] - sum(self.p.whole_bytes[t] for t, _ in self.reads[u]) for u in here
+            self.p.max_bytes[u] - sum(self.p.whole_bytes[t] for t in self.all_reads[u])
+            for u in here
         )
-        copies = {t for u in here for t, producer in self.reads[u] if self.devices[producer] != d}
+        made = {t for u in here for t, producer in self.reads[u] if self.devices[producer] == d}
+        copies = {t for u in here for t in self.all_reads[u]} - made
         copied = sum(self.p.whole_bytes[t] for t in sorted(copies))
-        return float(self.rule.memory_bytes[d] - outputs - copied)
+        temporary = max(self.p.temporary_bytes[u] for u in here)
+        return float(self.rule.memory_bytes[d] - outputs - copied - temporary)
 
     def proposal(self, ready: list[int], d: int) -> tuple[float, float, int, int] | None:
         """A device's first (value, tie, vertex, device)."""

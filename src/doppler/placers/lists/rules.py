@@ -29,8 +29,9 @@ class PlanArrays(NamedTuple):
     edge_reader: IntArray  # (F,)
     read_ptr: IntArray  # (V+1,) tensors read by a vertex
     read_tensor: IntArray  # (E,)
-    whole_bytes: FloatArray  # (T,) for the memory, in which inputs do not count
+    whole_bytes: FloatArray  # (T,) for the memory; 0 for inputs that are everywhere
     max_bytes: FloatArray  # (V,) a vertex adds to a device that has nothing yet it reads
+    temporary_bytes: FloatArray  # (V,) that it takes besides while it runs
     exec_s: FloatArray  # (V, D)
     fixed_s: FloatArray  # (T,) a transfer takes fixed_s + latency_s + tensor_bytes * s_per_byte
     tensor_bytes: FloatArray  # (T,)
@@ -58,9 +59,9 @@ class GreedyRule:
     """The ready vertex and device with room that have the least (value, tie, vertex, device).
 
     The value is when the vertex begins there, plus `tie` where `by_finish`. A device has room if
-    its memory holds all that was ever put there, and this vertex's outputs and the copies it
-    needs. If no ready vertex has room anywhere, the first by (tie, vertex) goes to the device
-    that then has most room left.
+    its memory holds all that was ever put there, this vertex's outputs, the inputs and copies it
+    needs, and the most temporaries of any vertex there. If no ready vertex has room anywhere, the
+    first by (tie, vertex) goes to the device that then has most room left.
 
     A device is kept awake for the favourite of its last vertex, if that is not yet placed: others
     begin `awake_s` after that vertex or later, unless their inputs are by then on all devices;
@@ -100,7 +101,8 @@ def flatten(problem: Problem) -> PlanArrays:
         read_ptr=graph.read_ptr,
         read_tensor=graph.read_tensor,
         whole_bytes=problem.counted_bytes,
-        max_bytes=problem.working_bytes,
+        max_bytes=problem.working_bytes - problem.temporary_bytes,
+        temporary_bytes=problem.temporary_bytes,
         exec_s=costs.exec_s,
         fixed_s=costs.fixed_s,
         tensor_bytes=graph.tensor_bytes,
