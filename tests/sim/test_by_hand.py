@@ -303,6 +303,89 @@ def test_out_of_memory_names_device_vertex_and_bytes(simulator: type[Simulator])
         simulator(topology).run(producer_consumers(), Assignment([0, 1, 0]))
 
 
+def with_inputs(kind: str, temporary: float = 0) -> Graph:
+    """a reads x, b reads y, of 4 bytes each; c reads what they make, 1 byte each."""
+    g = GraphBuilder("inputs")
+    x, y = (
+        g.op(n, "input", reads=[], output_bytes=4, input_kind=kind, exec_s=0, transfer_s=2)
+        for n in "xy"
+    )
+    row = {"exec_s": 1, "transfer_s": 1, "output_bytes": 1, "temporary_bytes": temporary}
+    a, b = (g.op(n, "matmul", reads=[t], **row) for n, t in (("a", x), ("b", y)))
+    g.op("c", "matmul", reads=[a, b], **row)
+    return g.build()
+
+
+TOGETHER = Assignment([-1, -1, 0, 0, 0])
+
+
+@BOTH
+@pytest.mark.parametrize("mode", ["dynamic", "fixed"])
+def test_inputs_that_arrive_queue_for_the_link_to_the_host(
+    simulator: type[Simulator], mode: str
+) -> None:
+    config = SimConfig(mode=mode)
+    topology = replace(machine(2), links=(Link("l0"), Link("l1"), Link("host")), host_links=(2, 2))
+    for kind in ("streamed", "loaded"):
+        trace = simulator(topology, config).run(with_inputs(kind), Assignment([-1, -1, 0, 1, 0]))
+        assert times(trace) == {
+            "x→0": (0, 2),
+            "y→1": (2, 4),
+            "a": (2, 3),
+            "b": (4, 5),
+            "b→0": (5, 6),
+            "c": (6, 7),
+        }
+    for kind in ("resident", "everywhere"):
+        trace = simulator(topology, config).run(with_inputs(kind), TOGETHER)
+        assert times(trace) == {"a": (0, 1), "b": (1, 2), "c": (2, 3)}
+    without = simulator(machine(2), config).run(with_inputs("streamed"), TOGETHER)
+    assert times(without) == {"a": (0, 1), "b": (1, 2), "c": (2, 3)}
+
+
+@BOTH
+@pytest.mark.parametrize("mode", ["dynamic", "fixed"])
+@pytest.mark.parametrize(
+    ("kind", "least_bytes"),
+    [
+        ("everywhere", 3),  # what a, b and c make
+        ("resident", 8 + 3),
+        ("loaded", 8 + 3),
+        ("streamed", 8 + 1),  # x has left when b starts
+    ],
+)
+def test_what_inputs_take_of_the_memory(
+    simulator: type[Simulator], mode: str, kind: str, least_bytes: float
+) -> None:
+    graph, config = with_inputs(kind), SimConfig(mode=mode)
+    assert simulator(machine(1, memory=least_bytes), config).run(graph, TOGETHER).makespan_s == 3
+    with pytest.raises(OutOfMemoryError, match="`d0` is out of memory"):
+        simulator(machine(1, memory=least_bytes - 1), config).run(graph, TOGETHER)
+
+
+@BOTH
+@pytest.mark.parametrize("mode", ["dynamic", "fixed"])
+def test_temporaries_are_given_back(simulator: type[Simulator], mode: str) -> None:
+    """With two slots, a and b run side by side where both have room for their temporaries."""
+    graph, config = with_inputs("everywhere", temporary=10), SimConfig(mode=mode)
+    for memory, makespan_s in ((22, 2), (21, 3), (13, 3)):
+        topology = machine(1, slots=2, memory=memory)
+        assert simulator(topology, config).run(graph, TOGETHER).makespan_s == makespan_s
+    with pytest.raises(OutOfMemoryError, match="vertex `c` needs 11 bytes, 10 are free"):
+        simulator(machine(1, memory=12), config).run(graph, TOGETHER)
+
+
+@BOTH
+def test_out_of_memory_names_the_largest_inputs(simulator: type[Simulator]) -> None:
+    for memory, vertex in ((10, "c"), (5, "a")):
+        with pytest.raises(OutOfMemoryError) as raised:
+            simulator(machine(1, memory=memory)).run(with_inputs("resident"), TOGETHER)
+        error = raised.value
+        assert f"vertex `{vertex}` needs 1 bytes, 0 are free" in error.message
+        assert f"inputs take 8 of its {memory} bytes, the largest: `x` 4, `y` 4" in error.message
+        assert "--inputs everywhere" in (error.hint or "")
+
+
 def test_batches_say_infinity_where_memory_never_suffices() -> None:
     graph, topology = producer_consumers(), machine(2, slots=2, memory=9)
     makespans = Simulator(topology).makespans(graph, np.array([[0, 0, 0], [1, 1, 0]]))
