@@ -170,6 +170,12 @@ class Problem:
         return frozen(np.array([d.memory_bytes for d in self.topology.devices], np.float64))
 
     @cached_property
+    def may_run_out(self) -> bool:
+        """Whether some device cannot hold everything at once, so that memory may matter."""
+        total_bytes = self.counted_bytes.sum() + self.temporary_bytes.sum()
+        return bool(total_bytes > self.memory_bytes.min())
+
+    @cached_property
     def slots(self) -> IntArray:
         """(D,) execs that each device runs at a time."""
         return frozen(np.array([d.slots for d in self.topology.devices], np.int64))

@@ -222,7 +222,8 @@ def test_features_are_finite_and_not_negative(data: st.DataObject) -> None:
     graph = instance.graph
     made = ~graph.is_input[graph.tensor_producer]
     results = made & ~np.isin(np.arange(graph.num_tensors), graph.edge_tensor)
-    assert episode.held_bytes.sum() == graph.tensor_bytes[results].sum()
+    inputs = sum(instance.tables.input_bytes[sorted(on)].sum() for on in episode.inputs_on)
+    assert episode.held_bytes.sum() == graph.tensor_bytes[results].sum() + inputs
 
 
 @pytest.mark.parametrize("exec_s", [0.0, 1e-30, 1e-20])
@@ -327,6 +328,21 @@ def test_memory_while_vertices_are_placed() -> None:
     assert memory(episode, E) == [[0.625, 0.0], [1.25, 1.25], nothing]
     episode.place(E, 0)
     assert episode.held_bytes.tolist() == [3.0, 0.0, 0.0]  # a result stays
+
+
+def test_inputs_count_where_memory_may_run_out() -> None:
+    """a and b read w, of 4 bytes; b takes 3 more while it runs. Each makes 2."""
+    g = GraphBuilder("weights")
+    w = g.input("w", output_bytes=4, kind="resident")
+    for name, temporary in (("a", 0), ("b", 3)):
+        g.op(name, "matmul", reads=[w], output_bytes=2, exec_s=1, temporary_bytes=temporary)
+    graph = g.build()
+    episode = Episode(make_instance(Problem(graph, small_memories(10, 20))))
+    assert memory(episode, 0) == [[0.6, 0.0], [0.3, 0.0]]
+    episode.place(0, 0)
+    assert memory(episode, 1) == [[1.1, 1.1], [0.45, 0.0]]
+    roomy = Episode(make_instance(Problem(graph, small_memories(11, 20))))
+    assert memory(roomy, 1) == [[2 / 11, 0.0], [0.1, 0.0]]
 
 
 def test_far_too_little_memory_is_all_the_same() -> None:

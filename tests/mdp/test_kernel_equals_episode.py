@@ -95,8 +95,8 @@ def assert_together(instance: Instance, played: Played, partial: PartialAssignme
             group = NO_GROUP if is_given else int(partial.groups[vertex])
             if group in last:
                 device = last[group]
-                held = episode.held_bytes[device] + episode.added_bytes(vertex, device)
-                assert devices[vertex] == device or held > memory_bytes[device]
+                running = episode.running_bytes(vertex, device)
+                assert devices[vertex] == device or running > memory_bytes[device]
             if group != NO_GROUP:
                 last[group] = int(devices[vertex])
 

@@ -6,7 +6,6 @@ import numpy as np
 
 from doppler.datasets.chance import rounded
 from doppler.graph.graph import Graph
-from doppler.placers.bounds.memory import may_run_out
 from doppler.placers.lists.schedulers import HeftPlacer, MemoryEtfPlacer
 from doppler.placers.lists.trivial import RoundRobinPlacer
 from doppler.problem import Problem
@@ -56,7 +55,8 @@ def limit_memory(graph: Graph, topology: Topology, slack: float) -> Topology:
     total = slack * live_bytes(problem)
     while True:
         limited = _with_memory(topology, [max(least, round(rounded(m, 6))) for m in total * share])
-        if not may_run_out(Problem(graph, limited)) or _runs(Problem(graph, limited)):
+        problem = Problem(graph, limited)
+        if not problem.may_run_out or _runs(problem):
             return limited
         total *= STEP
 

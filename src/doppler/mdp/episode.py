@@ -17,10 +17,10 @@ class Episode:
     happens in the order of placing. The device features are made from that plan.
 
     So is what the devices hold: a vertex's outputs where it is, and copies where they were moved,
-    all of them until the last reader anywhere is placed; what nobody reads stays, inputs do not
-    count. Of assignments that always fit by this estimate, nine in ten run in simulation, of the
-    others one in four: copies are kept longer than at run time, but what runs side by side is not
-    placed side by side.
+    all of them until the last reader anywhere is placed; what nobody reads stays, and inputs do,
+    which count, as temporaries do, only where a device may run out of memory. Of assignments that
+    always fit by this estimate, nine in ten run in simulation, of the others one in four: copies
+    are kept longer than at run time, but what runs side by side is not placed side by side.
     """
 
     def __init__(self, instance: Instance) -> None:
@@ -41,6 +41,7 @@ class Episode:
             self.producers[reader].append(e)
         self.unread = tables.tensor_reads.copy()  # edges of a tensor whose reader is not placed
         self.held_bytes = np.zeros(devices)
+        self.inputs_on: list[set[int]] = [set() for _ in range(devices)]  # that take memory
         self.num_devices = devices
 
     @property
@@ -62,6 +63,8 @@ class Episode:
         self.end_s[vertex] = self.begin_s[vertex] + tables.exec_s[vertex, device]
         slots[slot] = self.end_s[vertex]
         self.held_bytes[device] += self.added_bytes(vertex, device)
+        inputs = tables.input[tables.input_ptr[vertex] : tables.input_ptr[vertex + 1]]
+        self.inputs_on[device].update(inputs.tolist())
         self.there_s, self.link_free_s = self._moved(vertex, device)
         self.devices[vertex] = device
         self.order.append(vertex)
@@ -79,13 +82,21 @@ class Episode:
                 self.held_bytes[device] -= self.instance.tables.tensor_bytes[tensor]
 
     def added_bytes(self, vertex: int, device: int) -> float:
-        """Bytes that a vertex would add to a device: its outputs, and copies of its inputs."""
+        """Bytes that a vertex would add to a device: its outputs, and what it reads there."""
         tables = self.instance.tables
         away = [
             int(tables.edge_tensor[e]) for e, p in self.reads(vertex) if self.devices[p] != device
         ]
         copied = [tensor for tensor in away if (tensor, device) not in self.there_s]
-        return float(tables.made_bytes[vertex] + tables.tensor_bytes[copied].sum())
+        own = tables.input[tables.input_ptr[vertex] : tables.input_ptr[vertex + 1]]
+        new = [x for x in own.tolist() if x not in self.inputs_on[device]]
+        read_bytes = tables.tensor_bytes[copied].sum() + tables.input_bytes[new].sum()
+        return float(tables.made_bytes[vertex] + read_bytes)
+
+    def running_bytes(self, vertex: int, device: int) -> float:
+        """Bytes on a device while a vertex would run there."""
+        own = self.added_bytes(vertex, device) + self.instance.tables.temporary_bytes[vertex]
+        return float(self.held_bytes[device] + own)
 
     def arrival_s(self, vertex: int, device: int) -> float:
         """When all inputs of a vertex would be on a device."""
@@ -167,8 +178,8 @@ class Episode:
 
     def _memory(self, vertex: int) -> FloatArray:
         """(D, 2) how full each device is while a vertex runs there, all and where too full."""
-        added = [self.added_bytes(vertex, d) for d in range(self.num_devices)]
-        share = (self.held_bytes + added) / self.instance.tables.memory_bytes
+        running = [self.running_bytes(vertex, d) for d in range(self.num_devices)]
+        share = np.array(running) / self.instance.tables.memory_bytes
         share = np.minimum(share, MOST_SHARE)
         return np.stack([share, np.where(share > 1.0, share, 0.0)], axis=1)
 

@@ -1,7 +1,7 @@
 """Instance: a problem as the decision process of Sec. 4.1 sees it."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +45,10 @@ class Tables(NamedTuple):
     is_head: IntArray  # (n,) 1 but for vertices inside or at the end of a chain: see `_meetings`
     num_siblings: FloatArray  # (n,) edges of others that come to where a vertex's tensors meet them
     made_bytes: FloatArray  # (n,) whole bytes of all that a vertex makes
+    temporary_bytes: FloatArray  # (n,) that a vertex takes besides; see `_memory_tables`
+    input_ptr: IntArray  # (n+1,) inputs that a vertex reads
+    input: IntArray  # (reads,) number of the input among those that take memory
+    input_bytes: FloatArray  # (inputs,)
     tensor_bytes: FloatArray  # (tensors,) whole bytes of those that are read, see `edge_tensor`
     tensor_reads: IntArray  # (tensors,) edges of each
     memory_bytes: FloatArray  # (D,) infinity where there is no limit
@@ -141,6 +145,27 @@ def _static_features(exec_s: FloatArray, edges: IntArray, move_s: FloatArray) ->
     return np.stack([exec_s, received, sent], axis=1)
 
 
+def _memory_tables(problem: Problem) -> dict[str, Any]:
+    """What else takes memory than outputs and copies; nothing where all devices hold everything.
+
+    How full such devices are does not matter, so that policies see there what they were trained
+    on: the share that outputs and copies take.
+    """
+    graph, size = problem.graph, len(problem.graph.assigned)
+    counted = (problem.counted_bytes > 0) & ~problem.is_produced & problem.may_run_out
+    read = np.flatnonzero(counted[graph.edge_tensor])
+    tensor, number = np.unique(graph.edge_tensor[read], return_inverse=True)
+    reader = np.searchsorted(graph.assigned, graph.edge_reader[read])
+    input_ptr, inputs = csr(reader, number.astype(np.int64), size)
+    temporary = problem.temporary_bytes[graph.assigned]
+    return {
+        "temporary_bytes": temporary if problem.may_run_out else np.zeros(size),
+        "input_ptr": input_ptr,
+        "input": inputs,
+        "input_bytes": problem.whole_bytes[tensor],
+    }
+
+
 def _tables(problem: Problem, edges: IntArray, scale_s: float) -> Tables:
     graph, topology, costs = problem.graph, problem.topology, problem.costs
     size, tensor = len(graph.assigned), problem.edges.tensor
@@ -172,6 +197,7 @@ def _tables(problem: Problem, edges: IntArray, scale_s: float) -> Tables:
         is_head=_heads(edges, size),
         num_siblings=others.astype(np.float64),
         made_bytes=problem.made_bytes[graph.assigned],
+        **_memory_tables(problem),
         tensor_bytes=problem.whole_bytes[read],
         tensor_reads=reads.astype(np.int64),
         memory_bytes=problem.memory_bytes,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from doppler.base.arrays import FloatArray, IntArray, on_cache_lines
+from doppler.base.arrays import BoolArray, FloatArray, IntArray, on_cache_lines
 from doppler.base.jit import KERNEL, by_reference, compiled, inlined, njit, uint64
 from doppler.mdp.features import (
     EXTRA_START,
@@ -78,8 +78,9 @@ class State(NamedTuple):
     group_device: IntArray  # (n,) of a group that is placed together, or UNASSIGNED
     device: IntArray  # (n,) where the placed ones are
     arrival_s: FloatArray  # (D,) when the inputs of the vertex in hand are on a device
-    added_bytes: FloatArray  # (D,) bytes of copies of inputs that the vertex in hand needs there
+    added_bytes: FloatArray  # (D,) bytes of what the vertex in hand reads and is not yet there
     held_bytes: FloatArray  # (D,)
+    has_input: BoolArray  # (inputs, D) whether an input that takes memory is on a device
     unread: IntArray  # (tensors,) edges whose reader is not placed
     there_s: FloatArray  # (tensors, D) when a tensor is on a device it was moved to; -1 if not
     link_free_s: FloatArray  # (L,)
@@ -129,6 +130,7 @@ def make_state(t: Tables, w: Weights) -> State:
         arrival_s=np.zeros(d),
         added_bytes=np.zeros(d),
         held_bytes=np.zeros(d),
+        has_input=np.zeros((len(t.input_bytes), d), np.bool_),
         unread=np.zeros(len(t.tensor_reads), np.int64),
         there_s=np.zeros((len(t.tensor_reads), d)),
         link_free_s=np.zeros(len(t.lanes)),
@@ -281,7 +283,13 @@ def choose(t: Tables, w: Weights, c: Choice, s: State, v: int, drawn: float, cha
 def is_crowded(t: Tables, s: State, v: int, d: int) -> bool:
     """Whether d has no room for v, the inputs of which are sorted."""
     arrive(t, s, v, d, False)
-    return s.held_bytes[d] + t.made_bytes[v] + s.added_bytes[d] > t.memory_bytes[d]
+    return running_bytes(t, s, v, d) > t.memory_bytes[d]
+
+
+@inlined
+def running_bytes(t: Tables, s: State, v: int, d: int) -> float:
+    """Bytes on d while v, the inputs of which are there, runs there."""
+    return s.held_bytes[d] + t.made_bytes[v] + t.temporary_bytes[v] + s.added_bytes[d]
 
 
 @inlined
@@ -312,6 +320,8 @@ def begin(t: Tables, s: State) -> int:
     for d in range(num_devices):
         s.device_work[d] = 0.0
         s.held_bytes[d] = 0.0
+        for x in range(len(t.input_bytes)):
+            s.has_input[x, d] = False
         for j in range(s.device_sum.shape[1]):
             s.device_sum[d, j] = 0.0
     for slot in range(len(s.slot_free_s)):
@@ -439,6 +449,11 @@ def arrive(t: Tables, s: State, v: int, d: int, commit: bool) -> float:
     """When all inputs of v are on d, with the bytes of copies; `commit`: move them there."""
     first, latest_s = t.read_ptr[v], 0.0
     s.added_bytes[d] = 0.0
+    for i in range(t.input_ptr[v], t.input_ptr[v + 1]):
+        x = t.input[i]
+        if not s.has_input[x, d]:
+            s.added_bytes[d] += t.input_bytes[x]
+            s.has_input[x, d] = commit
     for i in range(first, t.read_ptr[v + 1]):
         e = s.read_edge[i]
         u, tensor = t.edge_producer[e], t.edge_tensor[e]
@@ -494,7 +509,7 @@ def observe(t: Tables, s: State, v: int) -> None:
         s.features[d, 6] = s.near[1, d] / max(t.num_siblings[v], 1.0)
         s.features[d, 7] = s.near[2, d]
         s.features[d, 8] = t.exec_s[v, d]
-        share = (s.held_bytes[d] + t.made_bytes[v] + s.added_bytes[d]) / t.memory_bytes[d]
+        share = running_bytes(t, s, v, d) / t.memory_bytes[d]
         s.features[d, MEMORY_SHARE] = min(share, MOST_SHARE)
         s.features[d, OVERFULL] = s.features[d, MEMORY_SHARE] if share > 1.0 else 0.0
         least_work = min(least_work, s.device_work[d])

@@ -7,7 +7,7 @@ from doppler.assignment import Assignment
 from doppler.base.notebook import brief, html_table, number
 from doppler.errors import AssignmentError, DopplerError, OutOfMemoryError, PlacerError
 from doppler.placers.base import Placer, assign, checked_budget
-from doppler.placers.bounds.memory import may_run_out, why_nothing_fits
+from doppler.placers.bounds.memory import why_nothing_fits
 from doppler.placers.own import EXPECTED, check_placer, describe
 from doppler.problem import Problem
 from doppler.sim.simulator import Simulator
@@ -81,7 +81,7 @@ def solve(
             f"placer `{placer.name}` failed: {describe(error)}", hint="`dop --debug …` shows where"
         ) from error
     solution = _checked(placer, solution, problem)
-    if may_run_out(problem):
+    if problem.may_run_out:
         try:
             Simulator(problem).run(problem.graph, solution.assignment, seed)
         except OutOfMemoryError as error:

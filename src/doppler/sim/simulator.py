@@ -286,11 +286,8 @@ class Simulator(SimulatorBase):
 
         graph, topology, config = problem.graph, problem.topology, self.config
         rooms, ahead = np.concatenate([problem.slots, problem.lanes]), topology.host.ahead
-        # A device that could hold everything at once never makes a task wait.
-        total_bytes = problem.counted_bytes.sum() + problem.temporary_bytes.sum()
-        holds_all = total_bytes <= problem.memory_bytes.min()
         is_moved = problem.is_produced | problem.is_arriving
-        limit_memory = bool(config.limit_memory and not holds_all)
+        limit_memory = bool(config.limit_memory and problem.may_run_out)
         fixed = {
             "is_input": graph.is_input,
             "order": graph.topological_order,

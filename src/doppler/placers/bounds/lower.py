@@ -11,7 +11,7 @@ from doppler.base.arrays import FloatArray, rows
 from doppler.base.notebook import html_table, number
 from doppler.cost import CostModel
 from doppler.graph.graph import Graph
-from doppler.placers.bounds.memory import allowed, may_run_out, split_s
+from doppler.placers.bounds.memory import allowed, split_s
 from doppler.problem import Problem
 from doppler.resolve import as_problem
 from doppler.scheduler.choose import DYNAMIC, FIXED, check_mode
@@ -175,7 +175,7 @@ class _Bounds:
 
 def _memory_s(problem: Problem, plain: _Bounds) -> float:
     """The best bound that memory gives: see `bounds.memory`; 0 where it gives none."""
-    if not may_run_out(problem):
+    if not problem.may_run_out:
         return 0.0
     found, best = plain, 0.0
     fits = allowed(problem)

@@ -18,12 +18,6 @@ from doppler.problem import Problem
 MAX_VERTICES = 2000  # up to which `split_s` looks at who comes before whom: a square table
 
 
-def may_run_out(problem: Problem) -> bool:
-    """Whether some device cannot hold everything at once, so that memory may matter."""
-    total_bytes = problem.counted_bytes.sum() + problem.temporary_bytes.sum()
-    return bool(total_bytes > problem.memory_bytes.min())
-
-
 def runs_nowhere(problem: Problem) -> int | None:
     """A vertex whose working bytes no device holds, the largest; None if there is none."""
     need = problem.working_bytes
