@@ -85,7 +85,9 @@ class Memory:
             what = f"vertex `{self._graph.vertex_names[task]}`"
         else:
             producer = self._graph.tensor_producer[self._tasks.tensor[task - size]]
-            what = f"a copy of the output of vertex `{self._graph.vertex_names[producer]}`"
+            what = f"vertex `{self._graph.vertex_names[producer]}`"
+            is_input = self._graph.is_input[producer]
+            what = f"a copy of {'input' if is_input else 'the output of'} {what}"
         return OutOfMemoryError(
             f"device `{topology.devices[number].name}` is out of memory: {what} needs "
             f"{self.need[task]:.0f} bytes, {max(self.free_bytes[number], 0):.0f} are free, "
@@ -96,9 +98,9 @@ class Memory:
 
     def _inputs_on(self, device: int, topology: Topology) -> str:
         """What inputs take of a device, for an error: nothing where they take nothing."""
-        kept = {t for t, d in self._in_place if d == device}
-        kept |= set(self._tasks.tensor[self._tasks.target == device].tolist())
-        kept = {t for t in kept if self._graph.is_input[self._graph.tensor_producer[t]]}
+        brought = self._tasks.tensor[self._tasks.target == device]
+        arrived = brought[self._graph.is_input[self._graph.tensor_producer[brought]]]
+        kept = [t for t, d in self._in_place if d == device] + arrived.tolist()
         if not (total := sum(self._bytes[t] for t in kept)):
             return ""
         largest = sorted(kept, key=lambda t: (-self._bytes[t], t))[:3]
