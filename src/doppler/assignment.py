@@ -15,6 +15,7 @@ from doppler.base.notebook import brief, html_table
 from doppler.base.writing import write_text
 from doppler.errors import AssignmentError, FormatError, WrongTypeError
 from doppler.graph.graph import Graph
+from doppler.memory_plan import MemoryPlan, plan_document, plan_from_document
 from doppler.schedule import (
     Schedule,
     numbers_or_null,
@@ -22,14 +23,14 @@ from doppler.schedule import (
     schedule_from_document,
     whole_numbers,
 )
-from doppler.tasks import enumerate_tasks
+from doppler.tasks import enumerate_tasks, with_moves
 from doppler.topology.topology import Topology
 
 FORMAT, VERSION = "doppler-assignment", 2
 CSV = ".csv"  # the ending of a plan for spreadsheets
 _TEXTS = ("graph", "topology", "placer", "problem")
 _NAMES = ("vertex_names", "device_names")
-_SECOND = (*_NAMES, "problem", "lower_bound_s", "schedule")  # since version 2
+_SECOND = (*_NAMES, "problem", "lower_bound_s", "schedule", "memory")  # since version 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,6 +56,7 @@ class Assignment:
     bound_s: float = 0.0  # the best lower bound that its placer proved; 0 where it proved none
     problem: str = ""  # digest of the graph, topology and costs that it proved it for
     schedule: Schedule | None = None  # the order of its tasks, where that is fixed
+    memory: MemoryPlan | None = None  # moves to and from the host, where it does not fit otherwise
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "devices", whole_numbers(self.devices, "devices"))
@@ -62,6 +64,8 @@ class Assignment:
             object.__setattr__(self, "order", whole_numbers(self.order, "order"))
         if self.schedule is not None and not isinstance(self.schedule, Schedule):
             raise WrongTypeError("schedule", self.schedule, "a Schedule or None")
+        if self.memory is not None and not isinstance(self.memory, MemoryPlan):
+            raise WrongTypeError("memory", self.memory, "a MemoryPlan or None")
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Assignment):
@@ -71,7 +75,8 @@ class Assignment:
             mine is not None and theirs is not None and np.array_equal(mine, theirs)
         )
         same_devices = np.array_equal(self.devices, other.devices)
-        return same_order and same_devices and self.schedule == other.schedule
+        same_schedule = self.schedule == other.schedule and self.memory == other.memory
+        return same_order and same_devices and same_schedule
 
     def __hash__(self) -> int:
         return hash(self.devices.tobytes())
@@ -102,8 +107,9 @@ class Assignment:
         on = f" on {brief(self.topology)}" if self.topology else ""
         placed = self.devices[self.devices >= 0]
         order = "" if self.schedule is None else f", {len(self.schedule.tasks)} tasks in order"
+        moves = "" if self.memory is None else f", {self.memory.num_moves} moves with the host"
         used = len(np.unique(placed))
-        return f"<Assignment{by}{on}: {len(placed)} vertices on {used} devices{order}>"
+        return f"<Assignment{by}{on}: {len(placed)} vertices on {used} devices{order}{moves}>"
 
     def _repr_html_(self) -> str:
         devices, count = np.unique(self.devices[self.devices >= 0], return_counts=True)
@@ -122,9 +128,14 @@ class Assignment:
         check_devices(graph, topology.num_devices, self.devices)
         if self.order is not None:
             _check_order(graph, self.order)
+        if self.schedule is None and self.memory is None:
+            return
+        tasks = enumerate_tasks(graph, topology, self.devices)
+        if self.memory is not None:
+            self.memory.check(graph, topology, tasks)
         if self.schedule is not None:
-            tasks = enumerate_tasks(graph, topology, self.devices)
-            self.schedule.check(graph, topology, tasks)
+            tasks = with_moves(topology, tasks, self.memory)
+            self.schedule.check(graph, topology, tasks, self.memory)
 
 
 def assignment_for(
@@ -230,6 +241,7 @@ def assignment_from_json(text: str, source: str) -> Assignment:
         vertex_names=names["vertex_names"],
         device_names=names["device_names"],
         schedule=_schedule(document.get("schedule"), source),
+        memory=_memory(document.get("memory"), source),
         **texts,
     )
 
@@ -258,6 +270,10 @@ def _order_column(values: Any, source: str) -> IntArray | None:
 
 def _schedule(value: Any, source: str) -> Schedule | None:
     return None if value is None else schedule_from_document(value, f"{source}: `schedule`")
+
+
+def _memory(value: Any, source: str) -> MemoryPlan | None:
+    return None if value is None else plan_from_document(value, f"{source}: `memory`")
 
 
 def write_assignment(assignment: Assignment, path: str | Path, *, force: bool = False) -> None:
@@ -302,4 +318,6 @@ def assignment_document(assignment: Assignment) -> dict[str, Any]:
         document["order"] = assignment.order.tolist()
     if assignment.schedule is not None:
         document["schedule"] = schedule_document(assignment.schedule)
+    if assignment.memory is not None:
+        document["memory"] = plan_document(assignment.memory)
     return document

@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from doppler.base.arrays import BoolArray, FloatArray, IntArray, csr, frozen, integers
+from doppler.base.arrays import BoolArray, FloatArray, IntArray, frozen, integers
 from doppler.base.files import check_keys
 from doppler.base.notebook import html_line
 from doppler.errors import AssignmentError, FormatError
 from doppler.graph.graph import Graph
-from doppler.tasks import Tasks, dependencies
+from doppler.tasks import Tasks, dependencies, task_levels, with_moves
 from doppler.topology.topology import Topology
 
 _COLUMNS = ("tensor", "device", "is_load", "ptr", "user", "needed", "needs")
@@ -86,9 +86,7 @@ class MemoryPlan:
     def __repr__(self) -> str:
         loads = int(self.is_load.sum())
         evictions = self.num_moves - loads
-        parts = (f"{n} {w}{'' if n == 1 else 's'}" for n, w in ((evictions, "eviction"),
-                                                                (loads, "load")))
-        return f"<MemoryPlan: {', '.join(parts)}>"
+        return f"<MemoryPlan: {_count(evictions, 'eviction')}, {_count(loads, 'load')}>"
 
     def _repr_html_(self) -> str:
         return html_line(repr(self))
@@ -113,7 +111,7 @@ class MemoryPlan:
             _check_range(values[~exists[values]], 0, column)
         self._check_evictions(graph, tasks)
         self._check_loads(graph, tasks)
-        self._check_order(graph, tasks)
+        self._check_order(graph, topology, tasks)
 
     def _check_evictions(self, graph: Graph, tasks: Tasks) -> None:
         evictions = np.flatnonzero(~self.is_load)
@@ -150,25 +148,11 @@ class MemoryPlan:
                     raise _wrong(m, f"loads tensor {t} for task {user}, which has it already")
                 seen.add((user, t))
 
-    def _check_order(self, graph: Graph, tasks: Tasks) -> None:
-        needed, needs = dependencies(graph, tasks, self)
+    def _check_order(self, graph: Graph, topology: Topology, tasks: Tasks) -> None:
+        needed, needs = dependencies(graph, with_moves(topology, tasks, self), self)
         size = graph.num_vertices + tasks.num_transfers + self.num_moves
-        if not is_acyclic(needed, needs, size):
+        if task_levels(needed, needs, size) is None:
             raise AssignmentError("the dependencies of the memory plan form a cycle")
-
-
-def is_acyclic(needed: IntArray, needs: IntArray, size: int) -> bool:
-    """Whether tasks can run in some order in which each is behind those that it needs."""
-    ptr, following = csr(needed, needs, size)
-    missing = np.bincount(needs, minlength=size)
-    ready, done = np.flatnonzero(missing == 0), 0
-    while len(ready):
-        done += len(ready)
-        reached = [following[ptr[task] : ptr[task + 1]] for task in ready.tolist()]
-        after = np.concatenate(reached)
-        np.subtract.at(missing, after, 1)
-        ready = np.unique(after[missing[after] == 0])
-    return done == size
 
 
 def _originals(graph: Graph, tasks: Tasks) -> set[tuple[int, int]]:
@@ -189,6 +173,10 @@ def _check_range(values: IntArray, limit: int, column: str) -> None:
 
 def _wrong(move: int, what: str) -> AssignmentError:
     return AssignmentError(f"move {move} of the memory plan {what}")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _of(name: str) -> str:

@@ -11,6 +11,7 @@ from doppler.base.files import check_keys
 from doppler.base.notebook import html_line
 from doppler.errors import AssignmentError, FormatError
 from doppler.graph.graph import Graph
+from doppler.memory_plan import MemoryPlan
 from doppler.tasks import Tasks, dependencies
 from doppler.topology.topology import Topology
 
@@ -57,8 +58,13 @@ class Schedule:
     def _repr_html_(self) -> str:
         return html_line(repr(self))
 
-    def check(self, graph: Graph, topology: Topology, tasks: Tasks) -> None:
-        """Raise an `AssignmentError` unless this is an order of these tasks that can be kept."""
+    def check(
+        self, graph: Graph, topology: Topology, tasks: Tasks, plan: MemoryPlan | None = None
+    ) -> None:
+        """Raise an `AssignmentError` unless this is an order of these tasks that can be kept.
+
+        The moves of a `plan` are among the tasks.
+        """
         everything = all_tasks(graph, tasks)
         if not np.array_equal(np.sort(self.tasks), everything):
             raise AssignmentError(
@@ -67,7 +73,7 @@ class Schedule:
             )
         position = np.zeros(graph.num_vertices + tasks.num_transfers, np.int64)
         position[self.tasks] = np.arange(len(self.tasks))
-        needed, needs = dependencies(graph, tasks)
+        needed, needs = dependencies(graph, tasks, plan)
         late = np.flatnonzero(position[needed] > position[needs])
         if len(late):
             first, second = (_name(graph, tasks, int(t[late[0]])) for t in (needs, needed))

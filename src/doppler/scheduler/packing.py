@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from doppler.base.arrays import FloatArray, IntArray
+from doppler.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,50 +41,91 @@ def live_bound(spans: Spans) -> int:
     return int(np.cumsum(change).max())
 
 
-def pack(spans: Spans, enough: float = 0.0) -> Packing:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackingConfig:
+    """How long packing tries to take less memory."""
+
+    repairs: int = 400  # orders that are tried after the rules
+    steps: int = 20_000_000  # comparisons of two buffers, at most, for all of them
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.repairs < 0 or self.steps < 0:
+            raise ConfigError("repairs and steps must not be negative")
+
+
+def pack(spans: Spans, enough: float = 0.0, config: PackingConfig | None = None) -> Packing:
     """The packing that takes least of several; the first that takes no more than `enough`.
 
     Each puts the buffers down one after the other, each into the smallest gap between those that
     are there at the same time that holds it: the largest buffers first, then those that take most
-    bytes for longest, then those that stay longest, then as they come.
+    bytes for longest, then those that stay longest, then as they come. Where that is not enough,
+    buffers that stick out are put down earlier, again and again.
     """
+    config, enough = config or PackingConfig(), max(enough, live_bound(spans))
     length = (spans.end - spans.begin + 1).astype(np.float64)
-    area: FloatArray = spans.size * length
-    rules = (
+    rules: tuple[tuple[IntArray | FloatArray, ...], ...] = (
         (spans.begin, -length, -spans.size),
-        (spans.begin, -area),
+        (spans.begin, -spans.size * length),
         (-spans.size, spans.begin, -length),
         (-spans.size, -length, spans.begin),
+        (-spans.size, spans.begin),
     )
-    best, enough = None, max(enough, live_bound(spans))
+    best, order = Packing(np.zeros(0, np.int64), 1 << 62), np.zeros(0, np.int64)
     for keys in rules:
-        found = _put_down(spans, np.lexsort(keys))
-        if best is None or found.top < best.top:
+        tried = np.lexsort(keys)
+        found = _fast_put_down(spans, tried)
+        if found.top < best.top:
+            best, order = found, tried
+        if best.top <= enough:
+            return best
+    return _repaired(spans, best, order, enough, config)
+
+
+def _repaired(
+    spans: Spans, best: Packing, order: IntArray, enough: float, config: PackingConfig
+) -> Packing:
+    """The best of the packings found by moving buffers that stick out to the front of the order."""
+    rng, count, now = np.random.default_rng(config.seed), len(order), best
+    for turn in range(min(config.repairs, config.steps // max(count * count, 1))):
+        sticks_out = (now.offset + spans.size)[order] > enough
+        rank = np.arange(count, dtype=np.float64)
+        if turn % 3 == 2:
+            rank += rng.normal(0.0, max(1.0, 0.05 * count), count)
+        rank[sticks_out] -= count if turn % 3 == 0 else rng.integers(1, count + 1)
+        tried = order[np.argsort(rank, kind="stable")]
+        found = _fast_put_down(spans, tried)
+        if found.top < best.top:
             best = found
         if best.top <= enough:
             break
-    assert best is not None
+        if found.top <= now.top * (1 + 0.02 * rng.random()):  # slightly worse is a way to better
+            now, order = found, tried
     return best
 
 
-def _put_down(spans: Spans, order: IntArray) -> Packing:
-    """Every buffer in this order in the smallest gap that holds it."""
-    count = len(spans.size)
-    offset, low, high = np.zeros((3, count), np.int64)
-    begin, end = np.zeros((2, count), np.int64)
-    top, placed = 0, 0
-    sizes = spans.size.tolist()
+def _fast_put_down(spans: Spans, order: IntArray) -> Packing:
+    """`put_down`, compiled."""
+    from doppler.scheduler.packing_kernel import put_down as compiled
+
+    offset, low = np.zeros((2, len(order)), np.int64)
+    top = compiled(spans.begin, spans.end, spans.size, order, offset, low)
+    return Packing(offset, int(top))
+
+
+def put_down(spans: Spans, order: IntArray) -> Packing:
+    """Every buffer, in this order, in the smallest gap that holds it."""
+    offset, top = np.zeros(len(order), np.int64), 0
+    placed: list[int] = []
     for i in order.tolist():
-        size = sizes[i]
-        if not size:
-            continue
-        there = np.flatnonzero(
-            (begin[:placed] <= spans.end[i]) & (end[:placed] >= spans.begin[i])
-        )
-        offset[i] = _smallest_gap(low[there], high[there], size)
-        low[placed], high[placed] = offset[i], offset[i] + size
-        begin[placed], end[placed] = spans.begin[i], spans.end[i]
-        placed, top = placed + 1, max(top, int(offset[i]) + size)
+        if spans.size[i]:
+            there = np.array(placed, np.int64)
+            meets = (spans.begin[there] <= spans.end[i]) & (spans.end[there] >= spans.begin[i])
+            low = offset[there[meets]]
+            high = low + spans.size[there[meets]]
+            offset[i] = _smallest_gap(low, high, int(spans.size[i]))
+            placed.append(i)
+            top = max(top, int(offset[i] + spans.size[i]))
     return Packing(offset, top)
 
 

@@ -14,6 +14,7 @@ while state.unfinished:
 """
 
 from heapq import heappop, heappush
+from math import inf
 
 import numpy as np
 
@@ -151,10 +152,18 @@ class SchedulerState:
 
 
 def _task_priorities(priority: FloatArray, table: TaskTable, size: int) -> list[float]:
-    """Priorities of all tasks: a transfer's is the best among the readers that wait for it."""
-    values: list[float] = priority.tolist()
-    for waiting in table.dependents[size:]:
-        values.append(min(values[reader] for reader in waiting if reader < size))
+    """Priorities of all tasks: a transfer's is the best among the tasks that wait for it."""
+    values: list[float] = priority.tolist() + [inf] * (len(table.needs) - size)
+    missing = [len(waiting) for waiting in table.dependents]
+    ready = [task for task, count in enumerate(missing) if not count]
+    while ready:
+        task = ready.pop()
+        for other in table.needs[task]:
+            if other >= size:
+                values[other] = min(values[other], values[task])
+            missing[other] -= 1
+            if not missing[other]:
+                ready.append(other)
     return values
 
 

@@ -51,13 +51,15 @@ class NoiseDraw:
     """One draw of the noise: exec seconds with it, and factors for the transfers."""
 
     exec_s: FloatArray  # (V, D)
-    transfer_factor: FloatArray  # (T, D) by tensor and target, or (0, 0) where all are 1
+    transfer_factor: FloatArray  # (T, D) by tensor and device, or (0, 0) where all are 1
 
     def task_seconds(self, problem: Problem, tasks: Tasks) -> FloatArray:
         """(V + K,) seconds of each task; 0 for inputs."""
         seconds = task_seconds(problem, tasks, self.exec_s)
         if self.transfer_factor.size:
-            seconds[tasks.num_vertices :] *= self.transfer_factor[tasks.tensor, tasks.target]
+            to_host = tasks.target == self.transfer_factor.shape[1]
+            device = np.where(to_host, tasks.source, tasks.target)
+            seconds[tasks.num_vertices :] *= self.transfer_factor[tasks.tensor, device]
         return seconds
 
 

@@ -6,7 +6,8 @@ import numpy as np
 
 from doppler.base.arrays import BoolArray, FloatArray, IntArray, frozen
 from doppler.graph.graph import Graph
-from doppler.tasks import Tasks, dependencies
+from doppler.memory_plan import MemoryPlan
+from doppler.tasks import Tasks, dependencies, task_levels
 from doppler.topology.topology import Topology
 from doppler.trace.trace import Trace, TraceDevice, TraceLink
 
@@ -18,13 +19,21 @@ def build_trace(
     times: tuple[FloatArray, FloatArray, FloatArray],
     *,
     placer: str = "",
+    plan: MemoryPlan | None = None,
 ) -> Trace:
-    """The Trace of tasks with these (ready, begin, end) seconds, indexed by task."""
+    """The Trace of tasks with these (ready, begin, end) seconds, indexed by task.
+
+    The moves of a `plan` are among the tasks, as `with_moves` gives them.
+    """
     ready, begin, end = times
     size = graph.num_vertices
     task = np.concatenate([graph.assigned, size + np.arange(tasks.num_transfers)])
     position = np.argsort(graph.topological_order)
     rank = np.concatenate([2 * position, 2 * position[graph.tensor_producer[tasks.tensor]] + 1])
+    if plan is not None:  # tasks may wait for any others, for their memory
+        levels = task_levels(*dependencies(graph, tasks, plan), len(rank))
+        assert levels is not None
+        rank = levels
     task = task[np.lexsort((task, rank[task], begin[task]))]
     moves = task >= size
     k = np.where(moves, task - size, 0)
@@ -48,7 +57,7 @@ def build_trace(
         ready_s=frozen(ready[task]),
         begin_s=frozen(begin[task]),
         end_s=frozen(end[task]),
-        after=frozen(_last_inputs(graph, tasks, end, task)),
+        after=frozen(_last_inputs(graph, tasks, plan, end, task)),
     )
 
 
@@ -67,10 +76,12 @@ def _local_bytes(graph: Graph, tasks: Tasks) -> float:
     return float(graph.tensor_bytes[np.unique(graph.edge_tensor[local])].sum())
 
 
-def _last_inputs(graph: Graph, tasks: Tasks, end: FloatArray, task: IntArray) -> IntArray:
+def _last_inputs(
+    graph: Graph, tasks: Tasks, plan: MemoryPlan | None, end: FloatArray, task: IntArray
+) -> IntArray:
     """(N,) row of the task each row's last input came from; ties go to the lowest task."""
     count = graph.num_vertices + tasks.num_transfers
-    needed, needs = dependencies(graph, tasks)
+    needed, needs = dependencies(graph, tasks, plan)
     order = np.lexsort((-needed, end[needed], needs))  # the last of each task's run wins
     last = np.full(count, -1, np.int64)
     last[needs[order]] = needed[order]

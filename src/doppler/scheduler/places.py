@@ -1,0 +1,167 @@
+"""Places: where in the memory of its device every tensor is, in a run with a memory plan.
+
+Along the order of the schedule each copy of a tensor is in memory from the task that writes it to
+the last that uses it. With a plan that goes for inputs that stay too: they are in place again when
+the next run begins. Places are a function of the plan and the schedule alone, so whoever asks gets
+those that the plan's dependencies were made for.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from doppler.assignment import Assignment
+from doppler.base.arrays import IntArray, rows
+from doppler.graph.graph import Graph
+from doppler.memory_plan import MemoryPlan
+from doppler.scheduler.memory import in_place
+from doppler.scheduler.packing import Packing, PackingConfig, Spans, live_bound, pack, places_after
+from doppler.tasks import Tasks, enumerate_tasks
+from doppler.topology.topology import Topology
+
+IN_PLACE, UNDONE = -1, -2  # writers: of what is there before the clock starts; of no copy any more
+ALIGNMENT = 256  # bytes, of buffers that kernels write to
+
+
+@dataclass(slots=True)
+class Copy:
+    """One stay of a tensor in a device's memory."""
+
+    tensor: int
+    device: int
+    writer: int  # the task that puts it there
+    users: list[int] = field(default_factory=list)  # tasks that read it, its eviction too
+    is_kept: bool = False  # to the end: a result, or what nobody reads
+    at: int = 0  # where its writer is in the order
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Offsets in the memories of the devices."""
+
+    copies: list[Copy]
+    offset: list[int]  # of each copy, on its device
+    temporary: list[int]  # (V,) of what an exec needs while it runs
+    top: list[int]  # (D,) bytes from 0 to the end of the last place
+    live: list[int]  # (D,) the most bytes in use at once along the order: `top` is at least that
+    after: list[tuple[int, int]]  # a task, and one that has to be done before it may write
+
+
+def memory_places(
+    graph: Graph, topology: Topology, assignment: Assignment, config: PackingConfig | None = None
+) -> Places:
+    """The places of the copies of an assignment, which has a memory plan and its schedule."""
+    assert assignment.memory is not None
+    assert assignment.schedule is not None
+    tasks = enumerate_tasks(graph, topology, assignment.devices)
+    copies = copies_of(graph, tasks, assignment.memory)
+    return find_places(graph, topology, tasks, copies, assignment.schedule.tasks, config)
+
+
+def memory_sizes(graph: Graph) -> tuple[list[int], list[int]]:
+    """Bytes that each tensor, and the temporaries of each vertex, take: aligned for kernels."""
+    step = ALIGNMENT if graph.kernels else 1
+    columns = (graph.tensor_bytes, graph.temporary_bytes)
+    tensors, temporaries = ((np.ceil(c / step).astype(np.int64) * step).tolist() for c in columns)
+    return tensors, temporaries
+
+
+def copies_of(graph: Graph, tasks: Tasks, plan: MemoryPlan) -> list[Copy]:
+    """All copies; `tasks` are those without moves."""
+    size, first = graph.num_vertices, graph.num_vertices + tasks.num_transfers
+    outputs, is_kept = rows(graph.output_ptr, graph.output_tensor), kept_tensors(graph)
+    devices = tasks.devices.tolist()
+    copies = [
+        Copy(tensor, devices[v], v, is_kept=is_kept[tensor])
+        for v in graph.assigned.tolist()
+        for tensor in outputs[v]
+    ]
+    moved = list(zip(tasks.tensor.tolist(), tasks.source.tolist(), strict=True))
+    for k, (tensor, target) in enumerate(
+        zip(tasks.tensor.tolist(), tasks.target.tolist(), strict=True)
+    ):
+        copies.append(Copy(tensor, target, size + k))
+    copies += [Copy(tensor, device, IN_PLACE) for tensor, device in in_place(graph, tasks)]
+    original = {(copy.tensor, copy.device): copy for copy in copies}
+    loaded: dict[tuple[int, int], Copy] = {}  # by user and tensor
+    users = rows(plan.ptr, plan.user)
+    moves = zip(plan.tensor.tolist(), plan.device.tolist(), plan.is_load.tolist(), strict=True)
+    for m, (tensor, device, is_load) in enumerate(moves):
+        if is_load:
+            copies.append(Copy(tensor, device, first + m))
+            loaded |= {(user, tensor): copies[-1] for user in users[m]}
+        else:
+            original[tensor, device].users.append(first + m)
+    reads = [
+        *zip(graph.edge_reader.tolist(), graph.edge_tensor.tolist(), strict=True),
+        *((size + k, tensor) for k, (tensor, _) in enumerate(moved)),
+    ]
+    sources = devices + [source for _, source in moved]
+    for task, tensor in reads:
+        copy = loaded.get((task, tensor), original.get((tensor, sources[task])))
+        if copy is not None:  # of what is everywhere, or comes from the host, there is none
+            copy.users.append(task)
+    return [copy for copy in copies if copy.writer != IN_PLACE or copy.users]
+
+
+def kept_tensors(graph: Graph) -> list[bool]:
+    """(T,) whether a tensor stays where it is made to the end of a run."""
+    unread = np.diff(graph.reader_ptr) == 0
+    kept: list[bool] = (
+        (graph.is_result | unread) & ~graph.is_input[graph.tensor_producer]
+    ).tolist()
+    return kept
+
+
+def find_places(
+    graph: Graph,
+    topology: Topology,
+    tasks: Tasks,
+    copies: list[Copy],
+    order: IntArray,
+    config: PackingConfig | None = None,
+) -> Places:
+    """Places along an order of all tasks, moves too; nothing says that they fit."""
+    position = np.zeros(int(order.max(initial=0)) + 1, np.int64)
+    position[order] = np.arange(len(order))
+    at: list[int] = [*position.tolist(), 0]  # the last for what is in place
+    sizes, temporaries = memory_sizes(graph)
+    offset, temporary = [0] * len(copies), [0] * graph.num_vertices
+    top, live, after = [], [], dict[tuple[int, int], None]()
+    devices = tasks.devices.tolist()
+    for d, device in enumerate(topology.devices):
+        here = [i for i, c in enumerate(copies) if c.device == d and sizes[c.tensor]]
+        execs = [v for v, own in enumerate(devices) if own == d and temporaries[v]]
+        columns = [(*span(copies[i], at, len(order)), sizes[copies[i].tensor]) for i in here]
+        columns += [(at[v], at[v], temporaries[v]) for v in execs]
+        spans = Spans(*np.array(columns, np.int64).reshape(-1, 3).T.copy())
+        packing = _packed(spans, device.memory_bytes, config)
+        top.append(packing.top)
+        live.append(live_bound(spans))
+        offsets = packing.offset.tolist()
+        for i, place in zip(here, offsets[: len(here)], strict=True):
+            offset[i] = place
+        for v, place in zip(execs, offsets[len(here) :], strict=True):
+            temporary[v] = place
+        writers = [copies[i].writer for i in here] + execs
+        users = [copies[i].users or [copies[i].writer] for i in here] + [[v] for v in execs]
+        for buffer, other in places_after(spans, packing, users):
+            if writers[buffer] not in (other, IN_PLACE):
+                after[writers[buffer], other] = None
+    return Places(copies, offset, temporary, top, live, sorted(after))
+
+
+def span(copy: Copy, position: Sequence[int], length: int) -> tuple[int, int]:
+    """The first and the last position of an order of that length where a copy is in memory."""
+    begin = position[copy.writer]
+    last = max((position[user] for user in copy.users), default=begin)
+    return begin, length - 1 if copy.is_kept else last
+
+
+def _packed(spans: Spans, limit: float, config: PackingConfig | None) -> Packing:
+    """Each buffer in a place of its own where there is room; packed where there is not."""
+    total = int(spans.size.sum())
+    if total <= limit:
+        return Packing(np.cumsum(spans.size) - spans.size, total)
+    return pack(spans, limit, config)
