@@ -191,7 +191,7 @@ def plan_document(plan: MemoryPlan) -> dict[str, list[Any]]:
 def plan_from_document(document: Any, source: str) -> MemoryPlan:
     """The plan in columns; `source` is what errors call them."""
     check_keys(document, required=_COLUMNS, source=source)
-    columns = {}
+    columns: dict[str, Any] = {}
     for name in _COLUMNS:
         values = document[name]
         if name == "is_load":
@@ -202,6 +202,6 @@ def plan_from_document(document: Any, source: str) -> MemoryPlan:
         if columns[name] is None:
             raise FormatError(f"{source}: `{name}` must be a list of {_of(name)}")
     try:
-        return MemoryPlan(**columns)  # type: ignore[arg-type]
+        return MemoryPlan(**columns)
     except AssignmentError as error:
         raise FormatError(f"{source}: {error.message}", hint=error.hint) from None

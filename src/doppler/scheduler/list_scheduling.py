@@ -13,7 +13,7 @@ from doppler.problem import Problem
 from doppler.schedule import Schedule, schedule_from_times, schedule_in_order
 from doppler.scheduler.choose import FIFO, priorities
 from doppler.scheduler.state import SchedulerState
-from doppler.tasks import Tasks, enumerate_tasks
+from doppler.tasks import Tasks, enumerate_tasks, task_table, with_moves
 from doppler.topology.topology import Host, Topology
 from doppler.trace import Trace
 
@@ -32,9 +32,12 @@ def list_schedule(
     never suffices.
     """
     graph, topology = problem.graph, without_host(problem).topology
-    tasks = enumerate_tasks(graph, topology, assignment.devices)
+    plan = assignment.memory
+    tasks = with_moves(topology, enumerate_tasks(graph, topology, assignment.devices), plan)
     priority = priorities(strategy, problem, assignment, seed)
-    state = SchedulerState(graph, topology, tasks, priority, limit_memory=limit_memory)
+    table = task_table(graph, topology, tasks, plan=plan)
+    limit_memory = limit_memory and plan is None  # with a plan, tasks wait for one another
+    state = SchedulerState(graph, topology, tasks, priority, limit_memory=limit_memory, table=table)
     duration_s = task_seconds(problem, tasks)
     end_s = np.zeros(len(duration_s))
     order: list[int] = []

@@ -6,7 +6,6 @@ the next run begins. Places are a function of the plan and the schedule alone, s
 those that the plan's dependencies were made for.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -152,7 +151,7 @@ def find_places(
     return Places(copies, offset, temporary, top, live, sorted(after))
 
 
-def span(copy: Copy, position: Sequence[int], length: int) -> tuple[int, int]:
+def span(copy: Copy, position: list[int] | dict[int, int], length: int) -> tuple[int, int]:
     """The first and the last position of an order of that length where a copy is in memory."""
     begin = position[copy.writer]
     last = max((position[user] for user in copy.users), default=begin)

@@ -56,7 +56,7 @@ class SchedulerState:
         self._topology, self._tasks, self._size = topology, table.tasks, graph.num_vertices
         self._dependents, self._resource = table.dependents, table.resource
         self._missing = table.num_needs
-        self._priority = None if priority is None else _task_priorities(priority, table, self._size)
+        self._priority = None if priority is None else task_priorities(priority, table, self._size)
         lanes = [link.lanes or 1 << 60 for link in topology.links]
         capacity = [d.slots for d in topology.devices] + lanes
         self._free = [room + topology.host.ahead for room in capacity]
@@ -151,7 +151,7 @@ class SchedulerState:
                 self._active.remove(resource)
 
 
-def _task_priorities(priority: FloatArray, table: TaskTable, size: int) -> list[float]:
+def task_priorities(priority: FloatArray, table: TaskTable, size: int) -> list[float]:
     """Priorities of all tasks: a transfer's is the best among the tasks that wait for it."""
     values: list[float] = priority.tolist() + [inf] * (len(table.needs) - size)
     missing = [len(waiting) for waiting in table.dependents]

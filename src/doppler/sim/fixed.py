@@ -42,11 +42,12 @@ def run_fixed(
     """
     graph, topology = problem.graph, problem.topology
     schedule = schedule_for(problem, config, assignment, seed)
-    needed, needs = dependencies(graph, tasks)
+    needed, needs = dependencies(graph, tasks, assignment.memory)
     size = graph.num_vertices + tasks.num_transfers
     needed_by = rows(*csr(needs, needed, size))
     resource = np.concatenate([tasks.devices, topology.num_devices + tasks.link]).tolist()
-    memory = MemoryInOrder(graph, topology, tasks) if config.limit_memory else None
+    is_limited = config.limit_memory and assignment.memory is None
+    memory = MemoryInOrder(graph, topology, tasks) if is_limited else None
     free_s: dict[tuple[int, int], float] = {}  # when each slot and lane is free again
     ready, begin, end = np.zeros((3, size))
     started_s = 0.0
@@ -63,4 +64,7 @@ def run_fixed(
         free_s[place] = end[task]
         if memory:
             memory.use_until(task, end[task])
-    return build_trace(graph, topology, tasks, (ready, begin, end), placer=assignment.placer)
+    times = (ready, begin, end)
+    return build_trace(
+        graph, topology, tasks, times, placer=assignment.placer, plan=assignment.memory
+    )

@@ -9,6 +9,7 @@ from doppler.assignment import Assignment
 from doppler.cost import CostModel, DefaultCostModel
 from doppler.errors import ConfigError
 from doppler.graph.graph import Graph
+from doppler.memory_plan import MemoryPlan
 from doppler.problem import Problem
 from doppler.resolve import as_topology
 from doppler.scheduler.choose import FIXED, priorities
@@ -16,7 +17,7 @@ from doppler.scheduler.state import SchedulerState
 from doppler.sim.config import SimConfig
 from doppler.sim.fixed import run_fixed
 from doppler.sim.noise import draw
-from doppler.tasks import Tasks, enumerate_tasks
+from doppler.tasks import Tasks, enumerate_tasks, task_table, with_moves
 from doppler.topology.topology import Topology
 from doppler.trace import Trace, build_trace
 
@@ -77,7 +78,8 @@ class ReferenceSimulator(SimulatorBase):
         assignment.check(graph, topology)
         problem = self.problem(graph)
         drawn = draw(config.noise, problem, seed)
-        tasks = enumerate_tasks(graph, topology, assignment.devices)
+        plan = checked_plan(assignment, config)
+        tasks = with_moves(topology, enumerate_tasks(graph, topology, assignment.devices), plan)
         size = graph.num_vertices
 
         duration_s = drawn.task_seconds(problem, tasks).tolist()
@@ -89,7 +91,8 @@ class ReferenceSimulator(SimulatorBase):
             tasks,
             priorities(config.strategy, problem, assignment, seed),
             synchronous=config.synchronous,
-            limit_memory=config.limit_memory,
+            limit_memory=config.limit_memory and plan is None,
+            table=task_table(graph, topology, tasks, plan=plan),
         )
         rooms = _Rooms(topology, tasks)
         begin = np.zeros(size + tasks.num_transfers)
@@ -123,7 +126,18 @@ class ReferenceSimulator(SimulatorBase):
         if state.unfinished:
             raise state.stuck()
         times = (np.array(state.ready_s), begin, end)
-        return build_trace(graph, topology, tasks, times, placer=assignment.placer)
+        return build_trace(graph, topology, tasks, times, placer=assignment.placer, plan=plan)
+
+
+def checked_plan(assignment: Assignment, config: SimConfig) -> MemoryPlan | None:
+    """The memory plan of an assignment; a `ConfigError` where its tasks cannot be simulated."""
+    if assignment.memory is not None and config.synchronous:
+        raise ConfigError(
+            "a memory plan cannot run with a barrier after every level: its tasks wait for others "
+            "of any level",
+            hint="leave out `synchronous`, or the plan",
+        )
+    return assignment.memory
 
 
 class _Rooms:

@@ -22,7 +22,8 @@ from doppler.scheduler.choose import FIXED, ORDER, priorities
 from doppler.sim.config import SimConfig
 from doppler.sim.fixed import schedule_for
 from doppler.sim.noise import draw
-from doppler.sim.reference import ReferenceSimulator, SimulatorBase
+from doppler.sim.planned import run_planned
+from doppler.sim.reference import ReferenceSimulator, SimulatorBase, checked_plan
 from doppler.tasks import enumerate_tasks
 from doppler.topology.topology import Topology
 from doppler.trace import Trace, build_trace
@@ -54,6 +55,11 @@ class Simulator(SimulatorBase):
         from doppler.sim.kernel import make_scratch, run_batch
 
         assignment.check(graph, self.topology)
+        if (plan := checked_plan(assignment, self.config)) is not None:
+            tasks, times = run_planned(self.problem(graph), self.config, assignment, seed)
+            return build_trace(
+                graph, self.topology, tasks, times, placer=assignment.placer, plan=plan
+            )
         arrays = self.arrays(graph, [seed])
         scratch, makespan = make_scratch(arrays), np.zeros(1)
         row = assignment.devices.reshape(1, -1).copy()
@@ -90,6 +96,8 @@ class Simulator(SimulatorBase):
         """
         if threads is not None and threads < 1:
             raise ConfigError(f"threads is {threads}, must be at least 1")
+        if not isinstance(devices, np.ndarray) and any(a.memory is not None for a in devices):
+            return np.array([self._makespan(graph, a, seed) for a in devices])
         table = self._device_table(graph, devices)
         makespan = np.zeros(len(table))
         evaluate = self._evaluate(graph, table, devices, seed, float(limit_s), makespan)
@@ -146,13 +154,21 @@ class Simulator(SimulatorBase):
 
         return dynamic
 
+    def _makespan(self, graph: Graph, assignment: Assignment, seed: int) -> float:
+        """The makespan of one assignment, which may have a memory plan."""
+        if checked_plan(assignment, self.config) is None:
+            return float(self.makespans(graph, [assignment], seed=seed, threads=1)[0])
+        assignment.check(graph, self.topology)
+        _, (_, _, end_s) = run_planned(self.problem(graph), self.config, assignment, seed)
+        return float(end_s.max(initial=0.0))
+
     def schedule(self, graph: Graph, assignment: Assignment, seed: int = 0) -> Schedule:
         """The assignment's schedule in mode `fixed`: its own, or one by list scheduling."""
         from doppler.sim.kernel import make_scratch
 
         assignment.check(graph, self.topology)
-        if assignment.schedule is not None:
-            return assignment.schedule
+        if assignment.schedule is not None or assignment.memory is not None:
+            return schedule_for(self.problem(graph), self.config, assignment, seed)
         row, makespan = assignment.devices.reshape(1, -1).copy(), np.zeros(1)
         rows, scratch = self._rows(graph, row, [assignment], seed), make_scratch(self.arrays(graph))
         fixed = self._run_fixed(graph, rows, makespan, scratch, 0)
