@@ -5,6 +5,7 @@ reads it. Two that are there at the same time may not overlap. The most bytes th
 once bound the memory from below; packing finds offsets that come close to it.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -82,6 +83,24 @@ def pack(spans: Spans, enough: float = 0.0, config: PackingConfig | None = None)
     return _repaired(spans, best, order, enough, config)
 
 
+def pack_apart(spans: Spans, limit: float, config: PackingConfig | None = None) -> Packing:
+    """A packing that uses the memory there is: places rest for as long as the limit allows.
+
+    Who takes over a place then waits for tasks that ended long ago.
+    """
+    total, length = int(spans.size.sum()), int(spans.end.max(initial=0)) + 1
+    if total <= limit:
+        return Packing(np.cumsum(spans.size) - spans.size, total)
+    rest, without_repairs = length, PackingConfig(repairs=0)
+    while rest := rest // 2:
+        longer = Spans(spans.begin, np.minimum(spans.end + rest, length - 1), spans.size)
+        if live_bound(longer) <= limit:
+            found = pack(longer, limit, without_repairs)
+            if found.top <= limit:
+                return found
+    return pack(spans, limit, config)
+
+
 def _repaired(
     spans: Spans, best: Packing, order: IntArray, enough: float, config: PackingConfig
 ) -> Packing:
@@ -151,24 +170,22 @@ def places_after(
     takes over; what these took over themselves is older still.
     """
     pairs: list[tuple[int, int]] = []
-    segments: list[tuple[int, int, int]] = []  # begin, end, buffer that was there last; by begin
+    # The places that were ever used, without gaps within one: begins, ends, who was there last.
+    begins, ends, last = list[int](), list[int](), list[int]()
     sizes, offsets = spans.size.tolist(), packing.offset.tolist()
     for i in np.lexsort((spans.end, spans.begin)).tolist():
         if not sizes[i]:
             continue
         low, high = offsets[i], offsets[i] + sizes[i]
-        kept: list[tuple[int, int, int]] = []
-        found: set[int] = set()
-        for first, last, other in segments:
-            if last <= low or first >= high:
-                kept.append((first, last, other))
-                continue
-            found.update(users[other])
-            if first < low:
-                kept.append((first, low, other))
-            if last > high:
-                kept.append((high, last, other))
-        kept.append((low, high, i))
-        segments = kept
+        first, behind = bisect_right(ends, low), bisect_left(begins, high)
+        found = {task for other in last[first:behind] for task in users[other]}
+        rest = [(low, high, i)]
+        if first < behind and begins[first] < low:
+            rest.insert(0, (begins[first], low, last[first]))
+        if first < behind and ends[behind - 1] > high:
+            rest.append((high, ends[behind - 1], last[behind - 1]))
+        begins[first:behind], ends[first:behind], last[first:behind] = map(
+            list, zip(*rest, strict=True)
+        )
         pairs += [(i, task) for task in sorted(found)]
     return pairs

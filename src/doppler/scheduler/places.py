@@ -15,7 +15,7 @@ from doppler.base.arrays import IntArray, rows
 from doppler.graph.graph import Graph
 from doppler.memory_plan import MemoryPlan
 from doppler.scheduler.memory import in_place
-from doppler.scheduler.packing import Packing, PackingConfig, Spans, live_bound, pack, places_after
+from doppler.scheduler.packing import PackingConfig, Spans, live_bound, pack_apart, places_after
 from doppler.tasks import Tasks, enumerate_tasks
 from doppler.topology.topology import Topology
 
@@ -44,7 +44,7 @@ class Places:
     temporary: list[int]  # (V,) of what an exec needs while it runs
     top: list[int]  # (D,) bytes from 0 to the end of the last place
     live: list[int]  # (D,) the most bytes in use at once along the order: `top` is at least that
-    after: list[tuple[int, int]]  # a task, and one that has to be done before it may write
+    after: list[tuple[int, int]]  # a task, and one to be done before it writes; if all fits
 
 
 def memory_places(
@@ -121,13 +121,13 @@ def find_places(
     order: IntArray,
     config: PackingConfig | None = None,
 ) -> Places:
-    """Places along an order of all tasks, moves too; nothing says that they fit."""
+    """Places along an order of all tasks, moves too; they may not fit."""
     position = np.zeros(int(order.max(initial=0)) + 1, np.int64)
     position[order] = np.arange(len(order))
     at: list[int] = [*position.tolist(), 0]  # the last for what is in place
     sizes, temporaries = memory_sizes(graph)
     offset, temporary = [0] * len(copies), [0] * graph.num_vertices
-    top, live, after = [], [], dict[tuple[int, int], None]()
+    top, live, waits = [], [], []
     devices = tasks.devices.tolist()
     for d, device in enumerate(topology.devices):
         here = [i for i, c in enumerate(copies) if c.device == d and sizes[c.tensor]]
@@ -135,7 +135,7 @@ def find_places(
         columns = [(*span(copies[i], at, len(order)), sizes[copies[i].tensor]) for i in here]
         columns += [(at[v], at[v], temporaries[v]) for v in execs]
         spans = Spans(*np.array(columns, np.int64).reshape(-1, 3).T.copy())
-        packing = _packed(spans, device.memory_bytes, config)
+        packing = pack_apart(spans, device.memory_bytes, config)
         top.append(packing.top)
         live.append(live_bound(spans))
         offsets = packing.offset.tolist()
@@ -145,9 +145,14 @@ def find_places(
             temporary[v] = place
         writers = [copies[i].writer for i in here] + execs
         users = [copies[i].users or [copies[i].writer] for i in here] + [[v] for v in execs]
-        for buffer, other in places_after(spans, packing, users):
-            if writers[buffer] not in (other, IN_PLACE):
-                after[writers[buffer], other] = None
+        waits.append((spans, packing, writers, users))
+    fits = all(t <= d.memory_bytes for t, d in zip(top, topology.devices, strict=True))
+    after = {
+        (writers[buffer], other)
+        for spans, packing, writers, users in (waits if fits else ())
+        for buffer, other in places_after(spans, packing, users)
+        if writers[buffer] not in (other, IN_PLACE)
+    }
     return Places(copies, offset, temporary, top, live, sorted(after))
 
 
@@ -156,11 +161,3 @@ def span(copy: Copy, position: list[int] | dict[int, int], length: int) -> tuple
     begin = position[copy.writer]
     last = max((position[user] for user in copy.users), default=begin)
     return begin, length - 1 if copy.is_kept else last
-
-
-def _packed(spans: Spans, limit: float, config: PackingConfig | None) -> Packing:
-    """Each buffer in a place of its own where there is room; packed where there is not."""
-    total = int(spans.size.sum())
-    if total <= limit:
-        return Packing(np.cumsum(spans.size) - spans.size, total)
-    return pack(spans, limit, config)

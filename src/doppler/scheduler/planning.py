@@ -30,11 +30,12 @@ class PlanConfig:
 
     eviction: EvictionConfig = field(default_factory=EvictionConfig)
     packing: PackingConfig = field(default_factory=PackingConfig)
-    rounds: int = 8  # of planning with less memory, where places leave gaps
+    rounds: int = 10  # of planning with less memory, where places leave gaps ...
+    margin: float = 0.02  # ... of so much less than the gaps
 
     def __post_init__(self) -> None:
-        if self.rounds < 1:
-            raise ConfigError(f"rounds is {self.rounds}, must be at least 1")
+        if self.rounds < 1 or not 0 <= self.margin < 1:
+            raise ConfigError("rounds must be at least 1, margin between 0 and 1")
 
 
 def plan_memory(
@@ -83,7 +84,7 @@ def plan_memory(
         for device, top in enumerate(places.top):
             if top > limits[device]:
                 live = min(rooms[device], places.live[device])
-                rooms[device] = live * limits[device] / top
+                rooms[device] = (1 - config.margin) * live * limits[device] / top
     raise OutOfMemoryError(
         "no places were found for the tensors of a memory plan, though their bytes fit",
         hint="cut the graph finer, or use devices with more memory",
