@@ -1,8 +1,8 @@
 """Auto: a portfolio under a time budget, never worse than any of its members."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from math import inf, isfinite
 from pathlib import Path
@@ -11,22 +11,33 @@ from time import monotonic
 import numpy as np
 
 from doppler.assignment import Assignment
+from doppler.base.arrays import IntArray
 from doppler.base.progress import track
-from doppler.errors import ConfigError, DopplerError, Interrupted
+from doppler.errors import ConfigError, DopplerError, Interrupted, OutOfMemoryError
 from doppler.placers.base import Placer, Shown, assign
 from doppler.placers.bounds.lower import ROUNDING, bounds_of, is_optimal
 from doppler.placers.learned.doppler import DopplerPlacer
 from doppler.placers.own import describe
+from doppler.placers.planned import (
+    PlannedSearchConfig,
+    can_plan,
+    planned,
+    search_planned,
+    without_limits,
+)
 from doppler.placers.registry import make_placer
 from doppler.placers.search.annealing import INSTANT, SearchConfig, search
 from doppler.placers.solution import Member, Solution, solution_of
-from doppler.placers.warm_up import warm_up, warm_up_search
+from doppler.placers.warm_up import warm_up, warm_up_plans, warm_up_search
 from doppler.policies.arrays.checkpoint import has_shipped_policy
 from doppler.problem import Problem
 from doppler.sim.simulator import Simulator
 from doppler.topology.topology import Topology
 
 SEARCH = "annealing"
+PLANNED_SEARCH = "memory-plans"  # local search over assignments with memory plans
+RELAXED_SHARE = 0.3  # of the time left, where memory is short, for search without its limits
+PLANS = 200  # at most, where evaluations bound the search instead of seconds
 MEMORY_AWARE = ("m-etf",)  # where memory has no limit it is `etf`
 EXACT = "cp-sat"
 LEARNED_SHARE = 0.25  # of the budget, in which the policy is sampled
@@ -88,6 +99,8 @@ class AutoPlacer(Shown):
             warm_up_search()
         else:
             warm_up()
+        if can_plan(problem):
+            warm_up_plans()
         portfolio = _Portfolio(problem, seed)
         try:
             if budget_s is None:
@@ -101,7 +114,11 @@ class AutoPlacer(Shown):
         best = portfolio.best()
         winner = best.assignment
         return Solution(
-            assign(self, problem, winner.devices, order=winner.order),
+            replace(
+                assign(self, problem, winner.devices, order=winner.order),
+                schedule=winner.schedule,
+                memory=winner.memory,
+            ),
             won=best.member.name,
             bound_s=portfolio.bound_s,
             interrupted=portfolio.interrupted,
@@ -130,7 +147,13 @@ class AutoPlacer(Shown):
             portfolio.solve_exactly(min(EXACT_SHARE * left, EXACT_MAX_S), repeatable=repeatable)
         left = end - monotonic()
         if (left > 0 or repeatable) and not portfolio.is_done():
-            portfolio.search(max(left, 1e-3), evaluations)
+            if portfolio.lacks_memory():
+                portfolio.search_without_limits(max(RELAXED_SHARE * left, 1e-3), evaluations)
+                left = max(end - monotonic(), 1e-3)
+                plans = None if evaluations is None else min(evaluations, PLANS)
+                portfolio.search_plans(left, plans)
+            else:
+                portfolio.search(max(left, 1e-3), evaluations)
 
 
 def _instant(topology: Topology) -> tuple[str, ...]:
@@ -188,21 +211,48 @@ class _Portfolio:
 
         with self._member(EXACT) as began:
             solver, first = ExactPlacer(seconds, repeatable=repeatable), self.best().assignment
+            first = replace(first, schedule=None, memory=None)
             solution = solver.solve(self.problem, seed=self.seed, first=first)
             self.bound_s = max(self.bound_s, solution.bound_s)
             self.interrupted = solution.interrupted
             self._add(EXACT, solution.assignment, began)
 
-    def search(self, seconds: float, evaluations: int | None) -> None:
-        """Add what search finds from the best so far."""
+    def lacks_memory(self) -> bool:
+        """Whether the best so far has a memory plan, or none is found that fits."""
+        return can_plan(self.problem) and (
+            self.best().assignment.memory is not None or not self.found_one()
+        )
+
+    def search(
+        self, seconds: float, evaluations: int | None, problem: Problem | None = None
+    ) -> None:
+        """Add what search finds from the best so far; of another `problem` than the own."""
         began = monotonic()
-        ranked = sorted(self.found, key=lambda found: found.member.makespan_s)
-        starts = [np.array(found.assignment.devices) for found in ranked]
-        enough_s = self.bound_s * (1 + ROUNDING)
-        config = SearchConfig(seconds=seconds, evaluations=evaluations, enough_s=enough_s)
-        result = search(self.problem, starts, config, seed=self.seed)
+        config = SearchConfig(seconds=seconds, evaluations=evaluations, enough_s=self._enough_s())
+        result = search(problem or self.problem, self._starts(), config, seed=self.seed)
         self.interrupted = result.interrupted
         self._add(SEARCH, Assignment(result.devices), began)
+
+    def search_without_limits(self, seconds: float, evaluations: int | None) -> None:
+        """Add what search finds where memory has no limit, with a memory plan."""
+        self.search(seconds, evaluations, without_limits(self.problem))
+
+    def search_plans(self, seconds: float, evaluations: int | None) -> None:
+        """Add what search over assignments and their memory plans finds from the best so far."""
+        with self._member(PLANNED_SEARCH) as began:
+            config = PlannedSearchConfig(
+                seconds=seconds, evaluations=evaluations, enough_s=self._enough_s()
+            )
+            result = search_planned(self.problem, self._starts(), config, seed=self.seed)
+            self.interrupted = self.interrupted or result.interrupted
+            self._add(PLANNED_SEARCH, result.assignment, began)
+
+    def _starts(self) -> list[IntArray]:
+        ranked = sorted(self.found, key=lambda found: found.member.makespan_s)
+        return [np.array(found.assignment.devices) for found in ranked]
+
+    def _enough_s(self) -> float:
+        return self.bound_s * (1 + ROUNDING)
 
     @contextmanager
     def _member(self, name: str) -> Iterator[float]:
@@ -219,6 +269,9 @@ class _Portfolio:
     def _add(self, name: str, assignment: Assignment, began: float) -> None:
         graph = self.problem.graph
         makespan_s = float(self._simulator.makespans(graph, [assignment], seed=self.seed)[0])
+        if not isfinite(makespan_s) and can_plan(self.problem):
+            with suppress(OutOfMemoryError):
+                assignment, makespan_s = planned(self.problem, assignment, seed=self.seed)
         member = Member(name, makespan_s, monotonic() - began)
         self.members.append(member)
         self.found.append(_Found(member, assignment))

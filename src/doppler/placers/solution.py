@@ -9,6 +9,7 @@ from doppler.errors import AssignmentError, DopplerError, OutOfMemoryError, Plac
 from doppler.placers.base import Placer, assign, checked_budget
 from doppler.placers.bounds.memory import why_nothing_fits
 from doppler.placers.own import EXPECTED, check_placer, describe
+from doppler.placers.planned import can_plan, planned
 from doppler.problem import Problem
 from doppler.sim.simulator import Simulator
 
@@ -43,7 +44,8 @@ class Solution:
     def __repr__(self) -> str:
         bound = f", no makespan is below {number(self.bound_s)} s" if self.bound_s else ""
         placed = int((self.assignment.devices >= 0).sum())
-        return f"<Solution of {brief(self.won)}: {placed} vertices placed{bound}>"
+        plan = "" if self.assignment.memory is None else " with a memory plan"
+        return f"<Solution of {brief(self.won)}: {placed} vertices placed{plan}{bound}>"
 
     def _repr_html_(self) -> str:
         columns = ("placer", "makespan s", "planned s", "error")
@@ -65,9 +67,10 @@ def solve(
 ) -> Solution:
     """The placer's solution of a problem, checked; errors name the placer.
 
-    An assignment that does not fit is an error and is not repaired, so that a placer is credited
-    with its own work only; `auto` searches for one that fits. Missing names of the placer, the
-    graph and the topology are filled in.
+    An assignment that does not fit gets a memory plan where the topology has links to the host,
+    and is an error where it has none or no plan is found; its devices are not changed, so that a
+    placer is credited with its own work only. Missing names of the placer, the graph and the
+    topology are filled in.
     """
     check_placer(placer)
     if budget_s is not None:
@@ -83,11 +86,23 @@ def solve(
     solution = _checked(placer, solution, problem)
     if problem.may_run_out:
         try:
-            Simulator(problem).run(problem.graph, solution.assignment, seed)
+            solution = _fitting(solution, problem, seed)
         except OutOfMemoryError as error:
             hint = _memory_hint(placer.name, problem)
             raise OutOfMemoryError(error.message, hint=hint) from None
     return _with_proof(solution, problem)
+
+
+def _fitting(solution: Solution, problem: Problem, seed: int) -> Solution:
+    """The solution, with a memory plan where its assignment does not fit without one."""
+    assignment = solution.assignment
+    try:
+        Simulator(problem).run(problem.graph, assignment, seed)
+    except OutOfMemoryError:
+        if not can_plan(problem):
+            raise
+        return replace(solution, assignment=planned(problem, assignment, seed=seed)[0])
+    return solution
 
 
 def solution_of(
@@ -123,7 +138,8 @@ def _checked(placer: Placer, solution: Solution, problem: Problem) -> Solution:
         ) from None
     if not (assignment.placer and assignment.topology and assignment.graph):
         signed = assign(placer, problem, assignment.devices, order=assignment.order)
-        solution = replace(solution, assignment=replace(signed, schedule=assignment.schedule))
+        signed = replace(signed, schedule=assignment.schedule, memory=assignment.memory)
+        solution = replace(solution, assignment=signed)
     return solution
 
 
@@ -140,4 +156,7 @@ def _memory_hint(name: str, problem: Problem) -> str:
     if name in SEARCHES:
         return f"`{name}` found no assignment that fits: give it more time, {MORE_MEMORY}"
     planner = "" if name in PLANNERS else "m-etf, which plans for memory, or "
-    return f"`{name}` made an assignment that does not fit: try {planner}auto, which searches"
+    hint = f"`{name}` made an assignment that does not fit: try {planner}auto, which searches"
+    if problem.topology.has_host_links:
+        return hint
+    return f"{hint}; over links to the host, of which the topology names none, tensors could move"

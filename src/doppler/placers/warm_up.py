@@ -52,6 +52,22 @@ def warm_up_fixed() -> None:
 
 
 @cache
+def warm_up_plans() -> None:
+    """Prepare memory plans and the simulator for them."""
+    from doppler.assignment import Assignment
+    from doppler.problem import Problem
+    from doppler.scheduler.planning import plan_memory
+    from doppler.sim.simulator import Simulator
+    from doppler.topology.topology import Topology
+
+    graph = pair().graph
+    small = Topology.uniform(1, memory_bytes=2, host_bandwidth_bytes_per_s=1.0)
+    problem = Problem(graph, small)
+    found = plan_memory(problem, Assignment(np.zeros(graph.num_vertices, np.int64)))
+    Simulator(problem).makespans(graph, [found])
+
+
+@cache
 def warm_up_policy() -> None:
     """Prepare what a policy places with; it serves policies of every shape."""
     from doppler.placers.learned.doppler import place_pair

@@ -11,7 +11,7 @@ from doppler.base.arrays import FloatArray, rows
 from doppler.base.notebook import html_table, number
 from doppler.cost import CostModel
 from doppler.graph.graph import Graph
-from doppler.placers.bounds.memory import allowed, split_s
+from doppler.placers.bounds.memory import allowed, split_s, streaming_s
 from doppler.problem import Problem
 from doppler.resolve import as_problem
 from doppler.scheduler.choose import DYNAMIC, FIXED, check_mode
@@ -182,6 +182,8 @@ def _memory_s(problem: Problem, plain: _Bounds) -> float:
     if not fits.all():
         found = _Bounds(problem, np.where(fits, problem.costs.exec_s, np.inf))
         best = max(found.path_s(), found.work_s(), found.window_s())
+    if problem.topology.has_host_links:  # what does not fit may leave for the host
+        return max(best, streaming_s(problem))
     return max(best, split_s(problem, found.begin, found.tail, found.fastest))
 
 

@@ -30,12 +30,15 @@ def least_total_bytes(problem: Problem) -> float:
     """Bytes that are on all devices together at the begin or at the end of every run, at least.
 
     At the begin, inputs that are in place; at the end, those that stay and all results. Where
-    that is more than all devices hold, no assignment can run.
+    that is more than all devices hold, no assignment can run. With links to the host, inputs may
+    leave: only results count.
     """
     graph, whole = problem.graph, problem.counted_bytes
     read = np.diff(graph.reader_ptr) > 0
     at_begin = problem.is_in_place & read
     is_left = problem.is_produced & (graph.is_result | ~read)
+    if problem.topology.has_host_links:
+        return float(whole[is_left].sum())
     at_end = is_left | (graph.stays[graph.tensor_producer] & read)
     return float(max(whole[at_begin].sum(), whole[at_end].sum()))
 
@@ -59,6 +62,22 @@ def why_nothing_fits(problem: Problem) -> str:
             f"all devices together hold {memory.sum():.0f}"
         )
     return ""
+
+
+def streaming_s(problem: Problem) -> float:
+    """Seconds that the links to the host need at least for inputs that are not all in place.
+
+    The devices together hold no more than their memory when a run begins. Every further byte of
+    the inputs that are read has to come over a link, over the fastest and all lanes at best.
+    """
+    graph, topology = problem.graph, problem.topology
+    read = problem.is_in_place & (np.diff(graph.reader_ptr) > 0)
+    missing = float(graph.tensor_bytes[read].sum() - problem.memory_bytes.sum())
+    links = np.unique(topology.host_links)
+    if missing <= 0 or not problem.lanes[links].all():
+        return 0.0
+    least_s = missing * problem.costs.s_per_byte[links].min()
+    return float(least_s / problem.lanes[links].sum())
 
 
 def allowed(problem: Problem) -> BoolArray:

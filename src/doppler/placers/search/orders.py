@@ -63,6 +63,11 @@ def improve_order(
     Ctrl-C.
     """
     config, graph = config or OrderConfig(), problem.graph
+    if assignment.memory is not None:  # its plan was made for the order that it has
+        simulator = Simulator(problem, SimConfig(mode=FIXED))
+        schedule = simulator.schedule(graph, assignment)
+        planned_s = float(simulator.makespans(graph, [assignment])[0])
+        return OrderResult(schedule, planned_s, planned_s, 0)
     best, first_s = _first(problem, assignment, config, seed)
     runs, rng = _Runs(problem, assignment.devices), np.random.default_rng([seed, 2])
     rank, rank_s = _ranks(best.tasks, graph.num_vertices), inf
