@@ -8,7 +8,7 @@ from doppler.assignment import Assignment
 from doppler.base.arrays import IntArray
 from doppler.graph import Graph, InputKind, build_graph
 from doppler.problem import Problem
-from doppler.scheduler.places import kept_tensors, memory_sizes
+from doppler.scheduler.places import memory_sizes
 from doppler.topology import Topology
 
 INPUTS = tuple(map(str, InputKind))
@@ -52,14 +52,11 @@ def tight_problem(seed: int) -> tuple[Problem, Assignment]:
 
 
 def least_bytes(graph: Graph, devices: IntArray, device: int) -> float:
-    """What one vertex needs at most on a device, and all that stays there."""
+    """What one vertex needs at most on a device."""
     sizes, temporaries = memory_sizes(graph)
-    kept = [t for t, stays in enumerate(kept_tensors(graph)) if stays]
-    stay = sum(sizes[t] for t in kept if devices[graph.tensor_producer[t]] == device)
     most = 0
     for v in np.flatnonzero(devices == device).tolist():
         reads = graph.read_tensor[graph.read_ptr[v] : graph.read_ptr[v + 1]].tolist()
         makes = graph.output_tensor[graph.output_ptr[v] : graph.output_ptr[v + 1]].tolist()
-        makes = [t for t in makes if t not in kept]
         most = max(most, sum(sizes[t] for t in (*reads, *makes)) + temporaries[v])
-    return float(most + stay)
+    return float(most)

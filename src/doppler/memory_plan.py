@@ -22,7 +22,8 @@ class MemoryPlan:
 
     Move m is task V + K + m: it follows the execs and the K transfers of the assignment. An
     eviction copies a tensor to the host, where it stays from then on; inputs are there anyway. A
-    load brings it back. What a device holds and the host has too is dropped for free.
+    load brings it back. What a device holds and the host has too is dropped for free. So an input
+    that stays is in memory until its last use only, and a result that is evicted ends on the host.
 
     >>> MemoryPlan([3], [0], [False], [0, 0], [], [], [])
     <MemoryPlan: 1 eviction, 0 loads>

@@ -22,13 +22,15 @@ class DeviceLoad:
     memory_bytes: float  # it has; infinity where there is no limit
 
 
-def device_loads(graph: Graph, topology: Topology, trace: Trace) -> list[DeviceLoad]:
-    """What each device does in the run of `trace`."""
+def device_loads(
+    graph: Graph, topology: Topology, trace: Trace, *, is_planned: bool = False
+) -> list[DeviceLoad]:
+    """What each device does in the run of `trace`, which may be that of a memory plan."""
     size, moves = topology.num_devices, trace.is_transfer
     bytes_in = np.bincount(trace.device[moves], trace.moved_bytes[moves], size + 1)
     bytes_out = np.bincount(trace.source[moves], trace.moved_bytes[moves], size + 1)
     operations = np.bincount(trace.device[~moves], minlength=size)
-    busy_s, memory = trace.busy_s(), trace.memory(graph)
+    busy_s, memory = trace.busy_s(), trace.memory(graph, is_planned=is_planned)
     return [
         DeviceLoad(
             device=device.name,

@@ -227,6 +227,12 @@ def test_every_placer_fits_or_says_what_does_not(name: str, which: str, quick: Q
         assert which != "hopeless"
         assert place(graph, topology, quick(name)) == assignment
         return
+    if topology.has_host_links:
+        found = place(graph, topology, quick(name))
+        assert found.memory is not None
+        assert np.array_equal(found.devices, assignment.devices)
+        assert np.isfinite(simulate(graph, topology, found).makespan_s)
+        return
     with pytest.raises(OutOfMemoryError, match=ERROR) as raised:
         place(graph, topology, quick(name))
     hint = raised.value.hint or ""

@@ -82,6 +82,8 @@ def place(
     from doppler.cli.plans import (
         cold_graph,
         cold_makespan_s,
+        memory_document,
+        memory_note,
         order_note,
         plan_document,
         print_plan,
@@ -131,12 +133,15 @@ def place(
         "graph": graph.name,
         "assignment": str(output) if output else None,
     }
-    loads = device_loads(graph, topology, trace)
+    loads = device_loads(graph, topology, trace, is_planned=assignment.memory is not None)
     if as_json:
+        summary |= memory_document(assignment, graph)
         print_json(summary | plan_document(assignment.by_name(graph, topology), loads))
         return
     print_plan(graph, assignment.by_name(graph, topology), loads, full=full)
-    stdout().print(_sentence(summary, order_note(assignment)))
+    stdout().print(_sentence(summary, order_note(assignment, mode)))
+    if line := memory_note(assignment, graph):
+        stdout().print(line)
     if cold_s is not None:
         takes = seconds(cold_s) if isfinite(cold_s) else "more memory than there is"
         stdout().print(f"a cold start, which loads resident inputs first, takes {takes}")

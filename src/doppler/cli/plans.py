@@ -1,11 +1,12 @@
 """A plan for people: what each device gets, and which device each vertex gets."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from doppler.cli.output import amount, note, seconds, stdout, table
+from doppler.cli.output import amount, note, print_json, seconds, stdout, table
 from doppler.errors import AssignmentError, ConfigError
 
 if TYPE_CHECKING:
@@ -60,11 +61,11 @@ def cold_graph(graph: "Graph", topology: "Topology") -> "Graph":
 
 
 def fitting(assignment: "Assignment", graph: "Graph", topology: "Topology") -> "Assignment":
-    """The assignment, without its schedule where that is not one of this graph's tasks."""
+    """The assignment, without a schedule and a memory plan that are not of this graph's tasks."""
     try:
         assignment.check(graph, topology)
     except AssignmentError:
-        return replace(assignment, schedule=None)
+        return replace(assignment, schedule=None, memory=None)
     return assignment
 
 
@@ -90,11 +91,31 @@ def print_vertices(plan: Mapping[str, str], kinds: Mapping[str, str] | None = No
     stdout().print(shown)
 
 
-def order_note(assignment: "Assignment") -> str:
-    """What to add to a line about an assignment that has a schedule."""
-    if assignment.schedule is None:
+def order_note(assignment: "Assignment", mode: str = "fixed") -> str:
+    """What to add to a line about an assignment that has a schedule, kept to in mode `fixed`."""
+    if assignment.schedule is None or mode != "fixed":
         return ""
     return f", {len(assignment.schedule.tasks)} tasks in a fixed order"
+
+
+def memory_note(assignment: "Assignment", graph: "Graph") -> str:
+    """A line about the memory plan of an assignment; empty where it has none."""
+    if assignment.memory is None:
+        return ""
+    out, back = assignment.memory.moved_bytes(graph)
+    return (
+        f"a memory plan makes it fit: {amount(out, 'B')} are moved to the host, "
+        f"{amount(back, 'B')} from it, in {assignment.memory.num_moves} moves"
+    )
+
+
+def memory_document(assignment: "Assignment", graph: "Graph") -> dict[str, Any]:
+    """JSON values: what a memory plan moves; nothing where there is none."""
+    if assignment.memory is None:
+        return {}
+    out, back = assignment.memory.moved_bytes(graph)
+    moves = assignment.memory.num_moves
+    return {"memory_plan": {"moves": moves, "evicted_bytes": out, "loaded_bytes": back}}
 
 
 def plan_document(plan: Mapping[str, str], loads: Sequence["DeviceLoad"]) -> dict[str, Any]:
@@ -104,3 +125,46 @@ def plan_document(plan: Mapping[str, str], loads: Sequence["DeviceLoad"]) -> dic
         if not isfinite(row["memory_bytes"]):
             row["memory_bytes"] = None
     return {"devices": rows, "plan": dict(plan)}
+
+
+def show_without_graph(assignment: "Assignment", *, full: bool, as_json: bool) -> None:
+    """Which device each vertex gets, by name where the file has names."""
+    plan = _plan(assignment)
+    if as_json:
+        print_json(
+            {
+                "placer": assignment.placer,
+                "topology": assignment.topology,
+                "graph": assignment.graph,
+                "lower_bound_s": assignment.bound_s or None,
+                "scheduled": assignment.schedule is not None,
+                "planned": assignment.memory is not None,
+                "plan": plan,
+            }
+        )
+        return
+    if full or len(plan) <= MAX_LISTED:
+        print_vertices(plan)
+    shown = table("device", "operations")
+    devices = assignment.device_names or tuple(dict.fromkeys(plan.values()))
+    counts = Counter(plan.values())
+    for device in devices:
+        shown.add_row(device, str(counts[device]))
+    out = stdout()
+    out.print(shown)
+    made = " ".join(
+        f"{word} {value}"
+        for word, value in (("by", assignment.placer), ("for", assignment.topology))
+        if value
+    )
+    assigned = f"{len(plan)} operations assigned{' ' + made if made else ''}"
+    out.print(assigned + order_note(assignment))
+    note("--graph shows its plan and makespan")
+
+
+def _plan(assignment: "Assignment") -> dict[str, str]:
+    """Devices by vertex; numbers where the file has no names."""
+    devices = assignment.devices.tolist()
+    vertices = assignment.vertex_names or [f"vertex {v}" for v in range(len(devices))]
+    names = assignment.device_names or {d: f"device {d}" for d in devices}
+    return {v: names[d] for v, d in zip(vertices, devices, strict=True) if d >= 0}

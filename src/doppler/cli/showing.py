@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from doppler.cli.options import AsJson, Probe, complete_topology
-from doppler.cli.output import amount, factors, note, percent, print_json, seconds, stdout, table
+from doppler.cli.output import amount, factors, percent, print_json, seconds, stdout, table
 from doppler.cli.topologies import HERE, assumed_topology, find_topology
 from doppler.errors import ConfigError
 
@@ -142,12 +142,19 @@ def _show_assignment(
     as_json: bool,
 ) -> None:
     """Which device each vertex gets; with its graph, also its plan and makespan."""
-    from doppler.cli.plans import order_note, plan_document, print_plan
+    from doppler.cli.plans import (
+        memory_document,
+        memory_note,
+        order_note,
+        plan_document,
+        print_plan,
+        show_without_graph,
+    )
 
     if graph_file is None:
         if topology_name is not None:
             raise ConfigError("--topology is for an assignment with its graph", hint="add --graph")
-        _show_without_graph(assignment, full, as_json)
+        show_without_graph(assignment, full=full, as_json=as_json)
         return
     from doppler.formats import read_graph
     from doppler.placers import gap, proven_bound_s
@@ -157,11 +164,15 @@ def _show_assignment(
     from doppler.sim import SimConfig, Simulator
 
     graph = read_graph(graph_file)
-    mode = DYNAMIC if assignment.schedule is None else FIXED
+    is_fixed = assignment.schedule is not None and assignment.memory is None
+    mode = FIXED if is_fixed else DYNAMIC
     topology = find_topology(topology_name, graph, assignment, probe_again=probe)
     problem = Problem(graph, topology)
     trace = Simulator(problem, SimConfig(mode=mode)).run(graph, assignment)
-    plan, loads = assignment.by_name(graph, topology), device_loads(graph, topology, trace)
+    plan, loads = (
+        assignment.by_name(graph, topology),
+        device_loads(graph, topology, trace, is_planned=assignment.memory is not None),
+    )
     makespan, bound = trace.makespan_s, proven_bound_s(problem, assignment, mode)
     if as_json:
         summary: dict[str, Any] = {
@@ -171,58 +182,16 @@ def _show_assignment(
             "mode": mode,
         }
         summary |= {"placer": assignment.placer, "topology": topology.name, "graph": graph.name}
-        print_json(summary | plan_document(plan, loads))
+        print_json(summary | memory_document(assignment, graph) | plan_document(plan, loads))
         return
     print_plan(graph, plan, loads, full=full)
     by = f"{assignment.placer} " if assignment.placer else ""
     stdout().print(
         f"{by}on {topology.name}: makespan {seconds(makespan)}, lower bound {seconds(bound)}, "
-        f"gap {percent(gap(makespan, bound))}{order_note(assignment)}"
+        f"gap {percent(gap(makespan, bound))}{order_note(assignment, mode)}"
     )
-
-
-def _show_without_graph(assignment: "Assignment", full: bool, as_json: bool) -> None:
-    """Which device each vertex gets, by name where the file has names."""
-    from doppler.cli.plans import MAX_LISTED, order_note, print_vertices
-
-    plan = _plan(assignment)
-    if as_json:
-        print_json(
-            {
-                "placer": assignment.placer,
-                "topology": assignment.topology,
-                "graph": assignment.graph,
-                "lower_bound_s": assignment.bound_s or None,
-                "scheduled": assignment.schedule is not None,
-                "plan": plan,
-            }
-        )
-        return
-    if full or len(plan) <= MAX_LISTED:
-        print_vertices(plan)
-    shown = table("device", "operations")
-    devices = assignment.device_names or tuple(dict.fromkeys(plan.values()))
-    counts = Counter(plan.values())
-    for device in devices:
-        shown.add_row(device, str(counts[device]))
-    out = stdout()
-    out.print(shown)
-    made = " ".join(
-        f"{word} {value}"
-        for word, value in (("by", assignment.placer), ("for", assignment.topology))
-        if value
-    )
-    assigned = f"{len(plan)} operations assigned{' ' + made if made else ''}"
-    out.print(assigned + order_note(assignment))
-    note("--graph shows its plan and makespan")
-
-
-def _plan(assignment: "Assignment") -> dict[str, str]:
-    """Devices by vertex; numbers where the file has no names."""
-    devices = assignment.devices.tolist()
-    vertices = assignment.vertex_names or [f"vertex {v}" for v in range(len(devices))]
-    names = assignment.device_names or {d: f"device {d}" for d in devices}
-    return {v: names[d] for v, d in zip(vertices, devices, strict=True) if d >= 0}
+    if line := memory_note(assignment, graph):
+        stdout().print(line)
 
 
 def _print_topology(topology: "Topology") -> None:

@@ -89,7 +89,7 @@ def simulate(
     from doppler.assignment import read_assignment
     from doppler.base.progress import track
     from doppler.base.writing import check_output
-    from doppler.cli.plans import cold_graph, fitting
+    from doppler.cli.plans import cold_graph, fitting, memory_document, memory_note
     from doppler.cli.topologies import find_topology
     from doppler.formats import read_graph
     from doppler.plan import device_loads
@@ -122,15 +122,18 @@ def simulate(
         trace = simulator.run(graph, assignment, seed)
         seeds = track(range(seed + 1, seed + repeat), "simulating")
         later = [float(simulator.makespans(graph, [assignment], seed=s)[0]) for s in seeds]
-    loads = device_loads(graph, topology, trace)
+    loads = device_loads(graph, topology, trace, is_planned=assignment.memory is not None)
     makespans = np.array([trace.makespan_s, *later])
     if output:
         write_trace(trace, output, force=force)
     if as_json:
-        print_json(_summary(trace, makespans.tolist(), bound, output) | _memory(loads))
+        memory = _memory(loads) | memory_document(assignment, graph)
+        print_json(_summary(trace, makespans.tolist(), bound, output) | memory)
     else:
         _print_summary(trace, makespans, bound, loads)
-        if assignment.schedule is not None and mode == DYNAMIC:
+        if line := memory_note(assignment, graph):
+            stdout().print(line)
+        if assignment.schedule and not assignment.memory and mode == DYNAMIC:
             note("the assignment has a schedule: --mode fixed keeps to it")
         announce(output)
 

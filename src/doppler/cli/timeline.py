@@ -15,23 +15,31 @@ COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "red")
 def timeline(trace: Trace, width: int) -> Text:
     """Two rows per device: how busy it computes, and how busily tensors arrive.
 
-    The height of a character is the busy share of the interval it stands for.
+    Two more where tensors move between it and the host: what it loads and what it evicts. The
+    height of a character is the busy share of the interval it stands for.
     """
     labels = [visible(device.name) for device in trace.devices]
-    margin = max((len(label) for label in labels), default=0) + 5
+    moves, host = trace.is_transfer, len(trace.devices)
+    loads, evicts = moves & (trace.source == host), moves & (trace.device == host)
+    wide = 6 if loads.any() or evicts.any() else 4  # of the names of the rows
+    margin = max((len(label) for label in labels), default=0) + 1 + wide
     cells = max(10, min(width, 120) - margin - 9)
     text, utilization = Text(), trace.utilization()
     for d, label in enumerate(labels):
         here = trace.device == d
         colour = COLOURS[d % len(COLOURS)]
-        execs = here & ~trace.is_transfer
+        execs = here & ~moves
         busy = f" {percent(utilization[d]):>7}"
-        text.append(f"{label:<{margin - 5}} run ")
+        text.append(f"{label:<{margin - wide - 1}} {'run':<{wide}}")
         text.append(_shades(_filled(trace, execs, cells, trace.devices[d].slots)), colour)
         text.append(busy + "\n")
-        text.append(" " * (margin - 4) + "in  ")
-        text.append(_shades(_filled(trace, here & trace.is_transfer, cells, 1)), "dim")
-        text.append("\n")
+        lines = [("in", here & moves & ~loads)]
+        if wide > 4:
+            lines += [("load", here & loads), ("evict", evicts & (trace.source == d))]
+        for name, rows in lines:
+            text.append(f"{'':<{margin - wide}}{name:<{wide}}")
+            text.append(_shades(_filled(trace, rows, cells, 1)), "dim")
+            text.append("\n")
     end = seconds(trace.makespan_s)
     text.append(" " * margin + "0" + " " * max(cells - 1 - len(end), 1) + end)
     return text

@@ -215,16 +215,17 @@ class _Walker:
         return self._present.pop(key)
 
     def _next_use(self, key: Key) -> int:
-        """The position of the next use of a copy."""
+        """The position of the next use of a copy; the end, for a result that nobody reads more."""
+        if not self._left.get(key):
+            return len(self._order)
         uses = self._uses[key]
         while self._is_done[uses[0][1]] or self._position[uses[0][1]] != uses[0][0]:
             heappop(uses)
         return uses[0][0]
 
     def _rank(self, key: Key) -> None:
-        """Make a copy a candidate to leave, by its next use; results and empty ones never are."""
-        copy = self._present.get(key)
-        if copy is not None and not copy.is_kept and self._bytes[key[0]]:
+        """Make a copy a candidate to leave, by its next use; empty ones never are."""
+        if key in self._present and self._bytes[key[0]]:
             heappush(self._heaps[key[1]], (-self._next_use(key), key))
 
     def _make_room(self, device: int, need: int, pinned: Sequence[Key], task: int = -1) -> None:
@@ -263,7 +264,8 @@ class _Walker:
         if copy.users or not self._size <= copy.writer < len(self._is_done):
             return None
         tensor, source, _ = self._transfers[copy.writer - self._size]
-        return (tensor, source) if (tensor, source) in self._present else None
+        origin = self._present.get((tensor, source))
+        return (tensor, source) if origin is not None and copy.writer in origin.users else None
 
     def _send_away(self, key: Key) -> None:
         """Let a copy leave: undo its transfer, drop it, or evict it."""
@@ -281,10 +283,12 @@ class _Walker:
         elif not self._on_host[key[0]]:
             self._move(copy, is_load=False)
             self._on_host[key[0]] = True
+            copy.is_kept = False
 
     def _transfer_all(self, key: Key) -> bool:
         """Make the transfers of a copy that fit now; whether nobody else needs it then."""
-        waiting = sorted({task for _, task in self._uses[key] if not self._is_done[task]})
+        uses = self._uses.get(key, [])
+        waiting = sorted({task for _, task in uses if not self._is_done[task]})
         for task in waiting:
             if task < self._size:
                 return False
@@ -295,7 +299,7 @@ class _Walker:
 
     def _error(self, device: int, need: int, task: int) -> OutOfMemoryError:
         where = self._topology.devices[device]
-        what = "its results alone"
+        what = "what is there"
         if 0 <= task < self._size:
             what = f"what vertex `{self._graph.vertex_names[task]}` reads and makes"
         elif task >= 0:

@@ -69,10 +69,11 @@ def memory_sizes(graph: Graph) -> tuple[list[int], list[int]]:
 def copies_of(graph: Graph, tasks: Tasks, plan: MemoryPlan) -> list[Copy]:
     """All copies; `tasks` are those without moves."""
     size, first = graph.num_vertices, graph.num_vertices + tasks.num_transfers
-    outputs, is_kept = rows(graph.output_ptr, graph.output_tensor), kept_tensors(graph)
+    outputs = rows(graph.output_ptr, graph.output_tensor)
+    is_kept, evicted = kept_tensors(graph), set(plan.tensor[~plan.is_load].tolist())
     devices = tasks.devices.tolist()
     copies = [
-        Copy(tensor, devices[v], v, is_kept=is_kept[tensor])
+        Copy(tensor, devices[v], v, is_kept=is_kept[tensor] and tensor not in evicted)
         for v in graph.assigned.tolist()
         for tensor in outputs[v]
     ]
@@ -105,7 +106,7 @@ def copies_of(graph: Graph, tasks: Tasks, plan: MemoryPlan) -> list[Copy]:
 
 
 def kept_tensors(graph: Graph) -> list[bool]:
-    """(T,) whether a tensor stays where it is made to the end of a run."""
+    """(T,) whether a tensor stays where it is made to the end of a run, unless it is evicted."""
     unread = np.diff(graph.reader_ptr) == 0
     kept: list[bool] = (
         (graph.is_result | unread) & ~graph.is_input[graph.tensor_producer]

@@ -30,7 +30,7 @@ class PlanConfig:
 
     eviction: EvictionConfig = field(default_factory=EvictionConfig)
     packing: PackingConfig = field(default_factory=PackingConfig)
-    rounds: int = 10  # of planning with less memory, where places leave gaps ...
+    rounds: int = 6  # of planning with less memory, where places leave gaps ...
     margin: float = 0.02  # ... of so much less than the gaps
 
     def __post_init__(self) -> None:
@@ -72,23 +72,45 @@ def plan_memory(
         kept = assignment.schedule if assignment.memory is None else None
         order = (kept or list_schedule(problem, plain, limit_memory=False)).tasks
     limits = [device.memory_bytes for device in topology.devices]
-    rooms = list(limits)
-    for _ in range(config.rounds):
-        walked = walk(problem, tasks, order, rooms, config.eviction)
-        found = replace(walked, order=_prefetching(problem, tasks, walked, rooms))
-        plan = _plan_of(found)
-        copies, in_order = copies_of(problem.graph, tasks, plan), np.array(found.order, np.int64)
-        places = find_places(problem.graph, topology, tasks, copies, in_order, config.packing)
-        if all(top <= limit for top, limit in zip(places.top, limits, strict=True)):
-            return _planned(problem, assignment, tasks, plan, places.after, found.order)
-        for device, top in enumerate(places.top):
-            if top > limits[device]:
-                live = min(rooms[device], places.live[device])
-                rooms[device] = (1 - config.margin) * live * limits[device] / top
+    least = _working_bytes(problem, tasks)
+    for prefetches in (True, False):  # what comes late leaves fewer gaps
+        rooms = list(limits)
+        for _ in range(config.rounds):
+            found = walk(problem, tasks, order, rooms, config.eviction)
+            if prefetches:
+                found = replace(found, order=_prefetching(problem, tasks, found, rooms))
+            plan, in_order = _plan_of(found), np.array(found.order, np.int64)
+            copies = copies_of(problem.graph, tasks, plan)
+            places = find_places(problem.graph, topology, tasks, copies, in_order, config.packing)
+            shrunk = [
+                max((1 - config.margin) * min(room, live) * limit / top, need)
+                if top > limit
+                else room
+                for room, live, limit, top, need in zip(
+                    rooms, places.live, limits, places.top, least, strict=True
+                )
+            ]
+            if all(top <= limit for top, limit in zip(places.top, limits, strict=True)):
+                return _planned(problem, assignment, tasks, plan, places.after, found.order)
+            if shrunk == rooms:
+                break
+            rooms = shrunk
     raise OutOfMemoryError(
         "no places were found for the tensors of a memory plan, though their bytes fit",
         hint="cut the graph finer, or use devices with more memory",
     )
+
+
+def _working_bytes(problem: Problem, tasks: Tasks) -> list[int]:
+    """(D,) the most that one vertex reads, makes and takes besides on each device."""
+    graph, (sizes, temporaries) = problem.graph, memory_sizes(problem.graph)
+    takes_memory = (~graph.is_input | graph.arrives | graph.stays)[graph.tensor_producer]
+    counted = np.where(takes_memory, sizes, 0)
+    need = np.bincount(graph.edge_reader, counted[graph.edge_tensor], graph.num_vertices)
+    need = need + np.bincount(graph.tensor_producer, counted, graph.num_vertices) + temporaries
+    most = np.zeros(problem.topology.num_devices)
+    np.maximum.at(most, tasks.devices[graph.assigned], need[graph.assigned])
+    return most.astype(np.int64).tolist()
 
 
 def _prefetching(problem: Problem, tasks: Tasks, walked: Walk, rooms: Sequence[float]) -> list[int]:

@@ -164,9 +164,12 @@ class Trace:
         either = _covered(self.begin_s, self.end_s)
         return 1.0 if moving == 0 else min(1.0, max(0.0, (moving + computing - either) / moving))
 
-    def memory(self, graph: Graph) -> list[MemoryUse]:
-        """Bytes in use over time on each device, in a run of this graph."""
-        return memory_use(graph, self)
+    def memory(self, graph: Graph, *, is_planned: bool | None = None) -> list[MemoryUse]:
+        """Bytes in use over time on each device, in a run of this graph.
+
+        With a memory plan inputs leave after their last use; None: as the trace shows.
+        """
+        return memory_use(graph, self, is_planned=is_planned)
 
     def critical_chain(self) -> list[ChainStep]:
         """The tasks that led to the last end, first to last, each with what held it back.

@@ -30,15 +30,15 @@ def least_total_bytes(problem: Problem) -> float:
     """Bytes that are on all devices together at the begin or at the end of every run, at least.
 
     At the begin, inputs that are in place; at the end, those that stay and all results. Where
-    that is more than all devices hold, no assignment can run. With links to the host, inputs may
-    leave: only results count.
+    that is more than all devices hold, no assignment can run. With links to the host, all of them
+    may leave.
     """
+    if problem.topology.has_host_links:
+        return 0.0
     graph, whole = problem.graph, problem.counted_bytes
     read = np.diff(graph.reader_ptr) > 0
     at_begin = problem.is_in_place & read
     is_left = problem.is_produced & (graph.is_result | ~read)
-    if problem.topology.has_host_links:
-        return float(whole[is_left].sum())
     at_end = is_left | (graph.stays[graph.tensor_producer] & read)
     return float(max(whole[at_begin].sum(), whole[at_end].sum()))
 
