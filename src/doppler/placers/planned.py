@@ -11,7 +11,6 @@ from doppler.assignment import Assignment
 from doppler.base.arrays import IntArray, rows, unbox_fields
 from doppler.cost import GivenCosts
 from doppler.errors import ConfigError, Interrupted, OutOfMemoryError
-from doppler.placers.bounds.memory import may_run_out
 from doppler.problem import Problem
 from doppler.scheduler.choose import FIFO
 from doppler.scheduler.list_scheduling import list_schedule
@@ -53,7 +52,7 @@ class PlannedResult:
 
 def can_plan(problem: Problem) -> bool:
     """Whether memory may be short, and there are links to the host to help."""
-    return problem.topology.has_host_links and may_run_out(problem)
+    return problem.topology.has_host_links and problem.may_run_out
 
 
 def without_limits(problem: Problem) -> Problem:
