@@ -120,7 +120,8 @@ class _Search:
         interrupted = False
         try:
             self._begin(starts)
-            while not self._is_over() and self._problem.topology.num_devices > 1:
+            can_move = self._best is not None and self._problem.topology.num_devices > 1
+            while can_move and not self._is_over():
                 self._step()
         except (KeyboardInterrupt, Interrupted):
             interrupted = True

@@ -7,7 +7,7 @@ from doppler.assignment import Assignment
 from doppler.base.notebook import brief, html_table, number
 from doppler.errors import AssignmentError, DopplerError, OutOfMemoryError, PlacerError
 from doppler.placers.base import Placer, assign, checked_budget
-from doppler.placers.bounds.memory import why_nothing_fits
+from doppler.placers.bounds.memory import runs_nowhere, why_nothing_fits
 from doppler.placers.own import EXPECTED, check_placer, describe
 from doppler.placers.planned import can_plan, planned
 from doppler.problem import Problem
@@ -151,12 +151,16 @@ def _returned(placer: Placer, value: object, wanted: str) -> AssignmentError:
 
 
 def _memory_hint(name: str, problem: Problem) -> str:
+    hint = _reason_and_cure(name, problem)
+    if problem.topology.has_host_links or runs_nowhere(problem) is not None:
+        return hint
+    return f"{hint}; over links to the host, of which the topology names none, tensors could move"
+
+
+def _reason_and_cure(name: str, problem: Problem) -> str:
     if reason := why_nothing_fits(problem):
         return f"no assignment can run: {reason}; {MORE_MEMORY}"
     if name in SEARCHES:
         return f"`{name}` found no assignment that fits: give it more time, {MORE_MEMORY}"
     planner = "" if name in PLANNERS else "m-etf, which plans for memory, or "
-    hint = f"`{name}` made an assignment that does not fit: try {planner}auto, which searches"
-    if problem.topology.has_host_links:
-        return hint
-    return f"{hint}; over links to the host, of which the topology names none, tensors could move"
+    return f"`{name}` made an assignment that does not fit: try {planner}auto, which searches"

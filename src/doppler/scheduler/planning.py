@@ -32,10 +32,12 @@ class PlanConfig:
     packing: PackingConfig = field(default_factory=PackingConfig)
     rounds: int = 6  # of planning with less memory, where places leave gaps ...
     margin: float = 0.02  # ... of so much less than the gaps
+    large: int = 5000  # tasks from which places are not tried without gaps where tensors move ...
+    headroom: float = 0.06  # ... but with so much for them
 
     def __post_init__(self) -> None:
-        if self.rounds < 1 or not 0 <= self.margin < 1:
-            raise ConfigError("rounds must be at least 1, margin between 0 and 1")
+        if self.rounds < 1 or not 0 <= self.margin < 1 or not 0 <= self.headroom < 1:
+            raise ConfigError("rounds must be at least 1, margin and headroom between 0 and 1")
 
 
 def plan_memory(
@@ -75,6 +77,8 @@ def plan_memory(
     least = _working_bytes(problem, tasks)
     for prefetches in (True, False):  # what comes late leaves fewer gaps
         rooms = list(limits)
+        if len(order) > config.large and walk(problem, tasks, order, rooms, config.eviction).moves:
+            rooms = [max((1 - config.headroom) * r, n) for r, n in zip(rooms, least, strict=True)]
         for _ in range(config.rounds):
             found = walk(problem, tasks, order, rooms, config.eviction)
             if prefetches:
