@@ -20,10 +20,13 @@ class Exec(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """A tensor to move over a link."""
+    """A tensor to move over a link.
+
+    The host is the location behind the last device: its number is the number of devices.
+    """
 
     link: int
-    source: int  # device
+    source: int  # device, or the host
     target: int
     value: Any = None  # the tensor on the source; None on a backend that does not compute
     output: Any = None  # and where it goes
@@ -128,6 +131,10 @@ class Backend(Protocol):
         """A copy of a tensor of any device as a CPU tensor, when no run is under way."""
         ...
 
+    def host_memory(self, size: int) -> torch.Tensor:
+        """New memory of the host, `size` bytes, from and to which links can copy."""
+        ...
+
     def arena(self, device: int, size: int) -> torch.Tensor:
         """At least `size` bytes of a device's memory, the same in every call unless it has to grow.
 
@@ -169,14 +176,20 @@ class Arenas:
         """At least `size` bytes."""
         if self.must_grow(device, size):
             self.generation += self._found.pop(device, None) is not None
-            try:
-                self._found[device] = torch.empty(size, dtype=torch.uint8, device=where)
-            except RuntimeError as error:
-                reason = str(error).strip().split("\n")[0].split(". ")[0]
-                raise OutOfMemoryError(f"no {size} bytes of memory on {where}: {reason}") from None
+            self._found[device] = new_memory(size, where)
         return self._found[device]
 
     def clear(self) -> None:
         """Give all up."""
         self._found.clear()
         self.generation += 1
+
+
+def new_memory(size: int, where: torch.device, *, pinned: bool = False) -> torch.Tensor:
+    """`size` bytes; an `OutOfMemoryError` where there are too few."""
+    try:
+        return torch.empty(size, dtype=torch.uint8, device=where, pin_memory=pinned)
+    except RuntimeError as error:
+        reason = str(error).strip().split("\n")[0].split(". ")[0]
+        what = "pinned memory" if pinned else "memory"
+        raise OutOfMemoryError(f"no {size} bytes of {what} on {where}: {reason}") from None

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from doppler.base.arrays import FloatArray
-from doppler.engine.backends.base import Actions, Arenas, Behind, Exec, TaskError
+from doppler.engine.backends.base import Actions, Arenas, Behind, Exec, TaskError, new_memory
 from doppler.engine.backends.workers import GRACE_S, Crew, Job, SharedRun, dismiss, hire, join
 from doppler.errors import TopologyError
 from doppler.graph.graph import Graph
@@ -156,6 +156,10 @@ class CpuBackend:
     def get(self, value: torch.Tensor) -> torch.Tensor:
         """A copy: the tensor's memory is used again."""
         return value.clone()
+
+    def host_memory(self, size: int) -> torch.Tensor:
+        """As any other memory."""
+        return new_memory(size, torch.device("cpu"))
 
     @property
     def generation(self) -> int:

@@ -21,12 +21,13 @@ from doppler.engine.backends import driver
 from doppler.engine.backends.addresses import addresses
 from doppler.engine.backends.base import Actions, Arenas, Behind, Copy, TaskError
 from doppler.engine.backends.cuda_plan import CudaPlan, Wiring
-from doppler.engine.backends.lanes import OUT, RUN, Lane, least_loaded, new_event
+from doppler.engine.backends.lanes import OUT, RUN, Lane, least_loaded, new_event, pinned_memory
 from doppler.errors import EngineError
 from doppler.graph.graph import Graph
 from doppler.tasks import Tasks
 from doppler.topology.topology import Topology
 
+Route = tuple[int, int, int, bool]  # link, GPU, GPU, through pinned memory
 _UNLIMITED_LANES = 4  # streams of a link on which any number of transfers may run
 _NAP_S = 5e-5  # between two looks; the system adds as much
 _GRACE_S = 5.0  # for what runs when a run is stopped
@@ -59,7 +60,7 @@ class CudaBackend:
         self._busy: dict[Lane, None] = {}  # lanes with tasks under way
         self._arenas = Arenas()
         self._plan: CudaPlan | None = None  # of the run under way, or the last
-        self._warm: set[tuple[int, int, int]] = set()  # link, GPU, GPU that were used
+        self._warm: set[Route] = set()  # that were used
         self._timed, self._woken = True, False
         self._unsettled, self._broken = False, ""
         self._zero, self._clocks = perf_counter(), dict[int, tuple[Any, float]]()
@@ -207,6 +208,10 @@ class CudaBackend:
         """A copy of a tensor of any device as a CPU tensor."""
         return value.to("cpu", copy=True)
 
+    def host_memory(self, size: int) -> torch.Tensor:
+        """Pinned, so that copies run by themselves."""
+        return pinned_memory(size)
+
     @property
     def generation(self) -> int:
         """Of the arenas."""
@@ -290,13 +295,14 @@ class CudaBackend:
 
     def _get_links_ready(self, copies: Sequence[Copy]) -> None:
         """Have streams for the links that will be used, and pinned memory of the right size."""
-        routes: dict[tuple[int, int, int], tuple[Copy, int]] = {}
+        routes: dict[Route, tuple[Copy, int]] = {}
         for copy in copies:
-            route = (copy.link, self._gpus[copy.source], self._gpus[copy.target])
+            staged = self._wiring.through_host(copy)
+            route = (copy.link, *self._wiring.gpus(copy), staged)
             _, largest = routes.get(route, (None, 0))
             routes[route] = (copy, max(copy.value.nbytes, largest))
         for route, (copy, size) in routes.items():
-            if self._wiring.through_host(*route):
+            if route[-1]:
                 for lane in self._lanes[route[0]]:
                     lane.room(size)
             if route not in self._warm:
@@ -306,8 +312,10 @@ class CudaBackend:
     def _use(self, like: Copy) -> None:
         """Copy something over every lane of a link."""
         value, output = (
-            torch.empty(256, dtype=torch.uint8, device=_where(self._gpus[d]))
-            for d in (like.source, like.target)
+            self.host_memory(256)
+            if end == self._wiring.host
+            else torch.empty(256, dtype=torch.uint8, device=_where(self._gpus[end]))
+            for end in (like.source, like.target)
         )
         plan = CudaPlan(self._wiring, [like._replace(value=value, output=output)], None)
         for calls in plan.starts(timed=False)[0][0]:

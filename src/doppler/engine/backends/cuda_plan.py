@@ -42,12 +42,21 @@ class Wiring:
         links: Sequence[Link],
     ) -> None:
         self.addresses, self.slots, self.lanes, self._links = where, slots, lanes, links
+        self.host = len(where)  # as the source or the target of a copy
         self.whole = {gpu: Address(gpu) for gpu in sorted({address.gpu for address in where})}
 
-    def through_host(self, link: int, source: int, target: int) -> bool:
-        """Whether copies over a link from a GPU to a GPU go through pinned memory."""
-        if self._links[link].via == "host":
+    def gpus(self, action: Copy) -> tuple[int, int]:
+        """The GPUs that a copy leaves and goes to: one GPU, where the other end is the host."""
+        ends = [end for end in (action.source, action.target) if end != self.host]
+        return self.addresses[ends[0]].gpu, self.addresses[ends[-1]].gpu
+
+    def through_host(self, action: Copy) -> bool:
+        """Whether a copy between devices goes through pinned memory."""
+        if self.host in (action.source, action.target):
+            return False
+        if self._links[action.link].via == "host":
             return True
+        source, target = self.gpus(action)
         return source != target and not torch.cuda.can_device_access_peer(source, target)
 
 
@@ -111,16 +120,15 @@ class CudaPlan:
         """Each task, its events in timed runs, and the GPUs on whose clocks they are."""
         events, where = self._make_events(timed=True), self._wiring.addresses
         for task, action in enumerate(self.actions):
-            if action is not None:
-                ends = (action.source, action.target) if isinstance(action, Copy) else None
-                source, target = ends or (action.device, action.device)  # type: ignore[union-attr]
-                gpus = self._end_gpus(action, where[source].gpu, where[target].gpu)
-                yield task, events.begin[task], events.end[task], *gpus
-
-    def _end_gpus(self, action: Action, source: int, target: int) -> tuple[int, int]:
-        if isinstance(action, Copy) and not self._wiring.through_host(action.link, source, target):
-            return source, source  # torch too copies on a stream of the source
-        return source, target
+            if isinstance(action, Exec):
+                source = target = where[action.device].gpu
+            elif action is not None:
+                source, target = self._wiring.gpus(action)
+                if not self._wiring.through_host(action):
+                    target = source  # torch too copies on a stream of the source
+            else:
+                continue
+            yield task, events.begin[task], events.end[task], source, target
 
     def _make_events(self, *, timed: bool) -> Events:
         if timed not in self._events:
@@ -180,15 +188,14 @@ class CudaPlan:
         return self._pools[stream.cuda_stream]
 
     def _copy(self, task: int, action: Copy, lane: Lane, events: Events) -> Calls:
-        where = self._wiring.addresses
-        source, target = where[action.source].gpu, where[action.target].gpu
-        if self._wiring.through_host(action.link, source, target):
+        source, target = self._wiring.gpus(action)
+        if self._wiring.through_host(action):
             return self._copy_through_host(task, action, lane, (source, target), events)
         stream, tail = lane.stream(self._wiring.whole[source], OUT), lane.tail_of(source)
         calls = [*self._enter(stream), *self._waits(task, stream, events)]
         calls += [partial(each.wait, stream) for each in self._tails(lane, tail)]
         calls += _record(events.begin[task], stream)
-        if source == target:  # at a quarter of the host's time that `copy_` takes
+        if source == target:  # or the host; at a quarter of the host's time that `copy_` takes
             calls.append(_copy_bytes(action.output, action.value, stream))
         else:
             calls += _launches((partial(action.output.copy_, action.value, non_blocking=True),))

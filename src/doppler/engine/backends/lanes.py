@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from doppler.engine.backends import driver
+from doppler.engine.backends.base import new_memory
 from doppler.engine.backends.driver import Address
 
 RUN, OUT, IN = range(3)  # what a stream is for
@@ -52,7 +53,7 @@ class Lane:
         """Pinned memory of at least `size` bytes."""
         have = 0 if self.pinned is None else self.pinned.numel()
         if self.pinned is None or have < size:
-            self.pinned = _pinned(max(size, 2 * have))
+            self.pinned = pinned_memory(max(size, 2 * have))
         return self.pinned
 
     def give_back(self) -> None:
@@ -83,5 +84,6 @@ def new_event(*, timed: bool) -> Any:
     return torch.cuda.Event(enable_timing=timed)  # type: ignore[no-untyped-call]
 
 
-def _pinned(size: int) -> torch.Tensor:
-    return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+def pinned_memory(size: int) -> torch.Tensor:
+    """Memory of the host that GPUs copy from and to by themselves."""
+    return new_memory(size, torch.device("cpu"), pinned=True)

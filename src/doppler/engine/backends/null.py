@@ -135,6 +135,10 @@ class NullBackend:
         """Nothing to get."""
         return value
 
+    def host_memory(self, size: int) -> Any:
+        """Nothing to allocate."""
+        return None
+
     def arena(self, device: int, size: int) -> Any:
         """Nothing to allocate."""
         return None
