@@ -199,6 +199,8 @@ class Problem:
         sha = hashlib.sha256(f"{self.graph.digest()} {topology.host} {sizes}".encode())
         if self.graph.arrives.any() or self.graph.stays.any():
             sha.update("\0".join(self.graph.input_kinds).encode() + b"\1")
+        if self.graph.temporary_bytes.any():
+            sha.update(np.ascontiguousarray(self.graph.temporary_bytes).tobytes() + b"\1")
         if topology.has_host_links:
             sha.update(f"host links {topology.host_links}".encode())
         for array in arrays:

@@ -18,7 +18,6 @@ from doppler.engine.kernels import (
     BINARY,
     KEEP,
     UNARY,
-    aligned_bytes,
     bind_kernel,
     output_like,
     scratch_bytes,
@@ -47,6 +46,7 @@ from doppler.programs import (
 from doppler.programs.registry import WORKLOADS
 from doppler.sharding import METHODS, shard
 from doppler.sharding.evaluate import input_blocks, kernel_of, output_of, run_kernel
+from doppler.sharding.temporaries import aligned_bytes
 
 Array = Any
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -392,6 +392,30 @@ def test_scratch_is_as_large_as_what_is_asked_for(name):
         shape, dtype = output_like(kernel)
         bind_kernel(kernel, inputs, torch.empty(shape, dtype=dtype), empty)
         assert scratch_bytes(kernel, makers) == sum(aligned_bytes(x.nbytes) for x in asked)
+
+
+def assert_temporaries_are_scratch(graph: Graph) -> None:
+    """What sharding declares, without torch, is what kernels ask for."""
+    for v in graph.assigned.tolist():
+        kernel = kernel_of(graph, v)
+        makers = [kernel_of(graph, graph.tensor_producer[t]) for t in kernel.inputs]
+        assert graph.temporary_bytes[v] == scratch_bytes(kernel, makers), graph.vertex_names[v]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", SIZES)
+def test_declared_temporaries_of_workloads_are_scratch(name, method, dtype):
+    for parts in (1, 2, 4, 8):
+        assert_temporaries_are_scratch(shard(small_program(name, dtype), parts, method=method))
+
+
+@settings(max_examples=200)
+@given(cut_programs(), st.sampled_from([0, 2, 3]))
+def test_declared_temporaries_are_scratch(cut_program, preaggregate):
+    program, cuts = cut_program
+    graph = shard(program, 1, partitions=cuts, preaggregate=preaggregate)
+    assert_temporaries_are_scratch(graph)
 
 
 # Launches.

@@ -18,8 +18,8 @@ from doppler.errors import EngineError
 from doppler.graph.graph import Kernel
 from doppler.graph.ops import OpKind
 from doppler.graph.signatures import first_diagonal_above
+from doppler.sharding.temporaries import aligned_bytes
 
-ALIGNMENT = 256  # bytes: what CUDA promises of an allocation, and more than a CPU asks for
 DTYPES = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (
@@ -72,11 +72,6 @@ def scratch_bytes(kernel: Kernel, inputs: Sequence[Kernel]) -> int:
 
     bind_kernel(kernel, [like(each) for each in inputs], like(kernel), count)
     return total
-
-
-def aligned_bytes(size: float) -> int:
-    """Bytes up to where the next tensor may begin."""
-    return -(-int(size) // ALIGNMENT) * ALIGNMENT
 
 
 def _new(like: torch.Tensor, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:

@@ -159,16 +159,14 @@ class Graph:
     def digest(self) -> str:
         """`sha256:…` of the dataflow itself: vertices, tensors and edges, whatever they cost.
 
-        Temporary bytes count where there are some. Input kinds do not: an assignment of a graph
-        fits it whatever they are. They are part of `Problem.digest()`.
+        Input kinds and temporary bytes do not count: an assignment of a graph fits it whatever
+        they are. They are part of `Problem.digest()`.
         """
         sha = hashlib.sha256()
         for column in (self.vertex_names, self.kinds):
             sha.update("\0".join(column).encode() + b"\1")
         for array in (self.tensor_producer, self.tensor_bytes, self.edge_tensor, self.edge_reader):
             sha.update(np.ascontiguousarray(array).tobytes() + b"\1")
-        if self.temporary_bytes.any():
-            sha.update(np.ascontiguousarray(self.temporary_bytes).tobytes() + b"\1")
         return f"sha256:{sha.hexdigest()}"
 
 

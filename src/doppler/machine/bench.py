@@ -9,12 +9,13 @@ import numpy as np
 import torch
 
 from doppler.engine.backends.base import Action, Backend, Copy, Exec, Plan, TaskError
-from doppler.engine.kernels import aligned_bytes, torch_dtype
+from doppler.engine.kernels import torch_dtype
 from doppler.engine.operands import Launch
 from doppler.errors import EngineError
 from doppler.graph.builder import GraphBuilder
 from doppler.graph.ops import OpKind
 from doppler.sharding.flops import item_bytes
+from doppler.sharding.temporaries import aligned_bytes
 from doppler.tasks import Tasks, enumerate_tasks
 from doppler.topology.topology import Topology
 

@@ -21,6 +21,7 @@ from doppler.errors import ShardingError, UnknownNameError
 from doppler.graph.builder import GraphBuilder
 from doppler.graph.graph import Graph, Kernel
 from doppler.graph.ops import InputKind, OpKind
+from doppler.graph.signatures import Described
 from doppler.programs.program import Op, Program, Read
 from doppler.sharding.cuts import Cut
 from doppler.sharding.flops import (
@@ -30,6 +31,7 @@ from doppler.sharding.flops import (
     formation_cost,
     item_bytes,
 )
+from doppler.sharding.temporaries import temporary_bytes
 
 Range = tuple[int, int]
 
@@ -104,6 +106,7 @@ class _Lowering:
         self.program = program
         self.builder = GraphBuilder(program.name)
         self.outputs: list[Blocks] = []  # of each operation added so far
+        self.described: dict[int, Described] = {}  # by tensor
         self.abstract_costs = abstract_costs
         self.preaggregate = preaggregate
         self.inputs = inputs
@@ -242,13 +245,15 @@ class _Lowering:
         explicit: dict[str, Any] = {}
         if self.abstract_costs:
             explicit = {"exec_s": abstract, "transfer_s": TRANSFER_FACTOR * abstract}
-        return self.builder.op(
+        temporary = temporary_bytes(kernel, [self.described[t] for t in kernel.inputs])
+        tensor = self.builder.op(
             name,
             kind,
             reads=list(dict.fromkeys(kernel.inputs)),
             output_bytes=prod(kernel.shapes[0]) * item_bytes(op.dtype),
             flops=flops,
             touched_bytes=touched,
+            temporary_bytes=temporary,
             meta_op=op.name,
             role=role,
             dtype=op.dtype,
@@ -256,6 +261,8 @@ class _Lowering:
             input_kind=self._input_kind(op),
             **explicit,
         )
+        self.described[tensor] = kernel.shapes[0], op.dtype
+        return tensor
 
     def _input_kind(self, op: Op) -> str:
         if op.kind != OpKind.INPUT:
