@@ -58,7 +58,7 @@ def values(name: str, size: int = 3):
     placer = Own()
     placer.name = name
     bounds = dp.lower_bounds(graph, topology)
-    execution = Execution(trace, np.array([1.0, 2.0]), {name: np.zeros((2, 3))})
+    execution = Execution(trace, np.array([1.0, 2.0]), np.array([8]), {name: np.zeros((2, 3))})
     solution = Solution(assignment, name, 1.0, members=(Member(name, 1.0, 2.0, name),))
     rows = [ComparisonRow(name, *[1.0] * 8, error=error) for error in ("", name)]
     bar = Bar()

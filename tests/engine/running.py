@@ -31,14 +31,19 @@ def machine(
     lanes: int = 1,
     memory_bytes: float = float("inf"),
     ahead: int = 0,
+    host_lanes: int | None = None,
 ) -> Topology:
-    """Equal devices, all joined by one link."""
+    """Equal devices, all joined by one link; another joins them to the host, if it has lanes."""
     speeds = {"float16": 1e9, "float32": 1e9, "float64": 1e9}
     devices = tuple(Device(f"d{i}", speeds, 1e9, memory_bytes, slots) for i in range(size))
     route = np.zeros((size, size), np.int64)
     np.fill_diagonal(route, -1)
     links = (Link("bus", 1e9, lanes=lanes),) if size > 1 else ()
-    return Topology("test", devices, links, route, Host(ahead=ahead))
+    host_links: tuple[int, ...] = ()
+    if host_lanes is not None:
+        host_links = (len(links),) * size
+        links = (*links, Link("host", 1e9, lanes=host_lanes))
+    return Topology("test", devices, links, route, Host(ahead=ahead), host_links=host_links)
 
 
 @cache

@@ -5,6 +5,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from queue import SimpleQueue
 from time import perf_counter, sleep
@@ -16,25 +17,40 @@ import torch
 from engine.running import assert_close, assign, chain, vertex, workload
 from hypothesis import given
 from hypothesis import strategies as st
+from sharding.test_evaluate import SIZES
+from tight import least_bytes
 
 from doppler.engine.backends import cuda, cuda_plan, driver, lanes
 from doppler.engine.backends.addresses import addresses, parse_address
-from doppler.engine.backends.base import Copy, Exec
+from doppler.engine.backends.base import Behind, Copy, Exec
 from doppler.engine.backends.cuda import CudaBackend
 from doppler.engine.backends.driver import Address
 from doppler.engine.backends.lanes import chunks
 from doppler.engine.backends.registry import make_backend
 from doppler.engine.engine import Engine, EngineConfig
 from doppler.errors import EngineError, TopologyError
+from doppler.problem import Problem
+from doppler.programs import random_inputs
+from doppler.programs.registry import WORKLOADS
 from doppler.scheduler.choose import MODES
+from doppler.scheduler.places import memory_places
+from doppler.scheduler.planning import plan_memory
+from doppler.sharding import shard
+from doppler.sharding.evaluate import evaluate_graph
 from doppler.tasks import enumerate_tasks
 from doppler.topology import Device, Host, Link, Topology
 
 
 def machine(
-    where: list[str], *, via: str = "", slots: int = 1, lanes: int = 1, ahead: int = 0
+    where: list[str],
+    *,
+    via: str = "",
+    slots: int = 1,
+    lanes: int = 1,
+    ahead: int = 0,
+    host_lanes: int | None = None,
 ) -> Topology:
-    """Devices at these addresses, a link for each source."""
+    """Devices at these addresses, a link for each source, and one for each with the host."""
     size = len(where)
     speeds = {"float16": 1e9, "float32": 1e9, "float64": 1e9}
     devices = tuple(
@@ -43,7 +59,11 @@ def machine(
     route = np.repeat(np.arange(size)[:, None], size, axis=1)
     np.fill_diagonal(route, -1)
     links = tuple(Link(f"from{i}", 1e9, lanes=lanes, via=via) for i in range(size))
-    return Topology("test", devices, links, route, Host(ahead=ahead))
+    host_links: tuple[int, ...] = ()
+    if host_lanes is not None:
+        host_links = tuple(range(size, 2 * size))
+        links += tuple(Link(f"host{i}", 1e9, lanes=host_lanes) for i in range(size))
+    return Topology("test", devices, links, route, Host(ahead=ahead), host_links=host_links)
 
 
 def parts(count: int, gpu: int = 0) -> list[str]:
@@ -223,7 +243,10 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
     }.items():
         monkeypatch.setattr(torch.cuda, name, value)
     monkeypatch.setattr(cuda, "_where", lambda gpu: torch.device("cpu"))
-    monkeypatch.setattr(lanes, "_pinned", lambda size: torch.empty(size, dtype=torch.uint8))
+    for module in (cuda, lanes):
+        monkeypatch.setattr(
+            module, "pinned_memory", lambda size: torch.empty(size, dtype=torch.uint8)
+        )
     for module in (cuda, cuda_plan, lanes):
         monkeypatch.setattr(module, "new_event", lambda timed: FakeEvent(fake))
     monkeypatch.setattr(cuda_plan, "_launches", fake.launches)
@@ -288,6 +311,65 @@ def test_a_whole_run_as_one_graph(gpu: FakeCuda | RealCuda, where: str) -> None:
         (prepared,) = engine._prepared.values()
         assert_close(prepared.results(engine.backend), expected)
         assert_close(engine.execute(graph, assignment, inputs).outputs, expected)  # with a trace
+
+
+HOST_MACHINES = {
+    "partitions": machine(parts(2), via="host", host_lanes=1),
+    "partitions, direct": machine(parts(2), slots=2, ahead=2, host_lanes=2),
+    "a whole GPU": machine(["cuda:0"], host_lanes=0),
+}
+
+
+@pytest.mark.parametrize("cold", [False, True])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("where", HOST_MACHINES)
+def test_inputs_arrive_from_the_host(
+    gpu: FakeCuda | RealCuda, where: str, mode: str, cold: bool
+) -> None:
+    program = WORKLOADS["ffnn"].build(**SIZES["ffnn"], dtype="float32")
+    graph = shard(program, 4, inputs="marked")
+    graph = graph.cold() if cold else graph
+    topology = HOST_MACHINES[where]
+    with Engine(topology, "cuda", EngineConfig(mode=mode)) as engine:
+        for seed in range(3):
+            inputs = random_inputs(program, seed=seed)
+            assignment = assign(graph, topology.num_devices, seed)
+            result = engine.execute(graph, assignment, inputs, repeats=3)
+            assert_close(result.outputs, evaluate_graph(graph, inputs))
+            arrived = result.trace.source == topology.num_devices
+            assert arrived.sum() >= graph.arrives.sum()
+
+
+@pytest.mark.parametrize("capture", [False, True])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("where", HOST_MACHINES)
+@pytest.mark.parametrize("name", ["ffnn", "llama-block"])
+def test_memory_plans(
+    gpu: FakeCuda | RealCuda, where: str, name: str, mode: str, capture: bool
+) -> None:
+    """Inputs and results of kernels leave for the host, and come back."""
+    if capture and mode != "fixed":
+        pytest.skip("only a run in fixed order is captured")
+    graph, inputs, expected = workload(name, 4)
+    topology = HOST_MACHINES[where]
+    size, config = topology.num_devices, EngineConfig(mode=mode, capture=capture)
+    for seed in range(2):
+        assignment = assign(graph, size, seed)
+        limits = [1.3 * least_bytes(graph, assignment.devices, d) for d in range(size)]
+        devices = zip(topology.devices, limits, strict=True)
+        small = tuple(replace(d, memory_bytes=max(limit, 1024.0)) for d, limit in devices)
+        limited = replace(topology, devices=small)
+        planned = plan_memory(Problem(graph, limited), assignment)
+        assert planned.memory is not None
+        assert planned.memory.num_moves > 0
+        with Engine(limited, "cuda", config) as engine:
+            result = engine.execute(graph, planned, inputs, repeats=3)
+            assert_close(result.outputs, expected)
+            assert result.peak_bytes.tolist() == memory_places(graph, limited, planned).top
+            if capture:
+                assert (engine.makespans(graph, planned, repeats=3) > 0).all()
+                (prepared,) = engine._prepared.values()
+                assert_close(prepared.results(engine.backend), expected)
 
 
 def test_large_tensors_go_through_the_host_in_chunks(
@@ -478,6 +560,59 @@ def test_tasks_of_a_slot_and_of_a_lane_run_one_after_another(gpu: FakeCuda | Rea
     assert begin_s[0] >= -1e-3
     assert end_s[3] <= backend.now_s() + 1e-3
     backend.close()
+    backend.close()
+
+
+@pytest.mark.parametrize(
+    ("where", "order"),
+    [(parts(2), order) for order in ("dynamic", "fixed", "captured")]
+    + [(["cuda:0", "cuda:1"], order) for order in ("dynamic", "fixed")],
+)
+def test_copies_to_the_host_and_back(
+    gpu: FakeCuda | RealCuda, where: list[str], order: str
+) -> None:
+    """There and back, over a link that moves tensors between devices as well."""
+    if isinstance(gpu, RealCuda) and torch.cuda.device_count() < len({w[:6] for w in where}):
+        pytest.skip("needs another GPU")
+    topology = machine(where, via="host")
+    graph, _, _ = chain()
+    tasks = enumerate_tasks(graph, topology, assign(graph, 2).devices)
+    backend = CudaBackend(topology)
+    d0, d1 = (cuda._where(backend.memory(d)) for d in range(2))
+    value = torch.arange(1000, device=d0)
+    there, back, last = (torch.zeros(1000, dtype=value.dtype, device=d) for d in (d1, d0, d1))
+    room = backend.host_memory(value.nbytes).view(value.dtype)
+    actions = [
+        Copy(0, 0, 1, value, there),
+        Copy(0, 1, 2, there, room),
+        Copy(0, 2, 0, room, back),
+        Copy(0, 0, 1, back, last),
+    ]
+    count, timed = len(actions), order != "captured"
+    needs = [[], [0], [1], [2]]
+    behind = None if order == "dynamic" else Behind(needs, [0] * count)
+    plan = backend.prepare(graph, tasks, actions, behind)
+    for run in range(3):
+        for each in (there, back, last, room):
+            each.zero_()
+        value += run
+        backend.begin(plan, timed=timed)
+        done: list[int] = []
+        if order == "captured":
+            backend.start_all(range(count))
+        for task in range(count if timed else 0):
+            backend.start(task)
+            while behind is None and task not in done:
+                done += backend.wait(5.0)
+        while len(done) < count:
+            done += backend.wait(5.0)
+        backend.end()
+        assert torch.equal(last.cpu(), value.cpu())
+        assert torch.equal(room, value.cpu())
+        if timed:
+            begin_s, end_s = backend.times()
+            assert (begin_s[1:] >= end_s[:-1] - 1e-4).all()  # clocks of two GPUs
+            assert (end_s >= begin_s - 1e-4).all()
     backend.close()
 
 

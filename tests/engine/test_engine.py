@@ -113,8 +113,15 @@ def test_random_inputs_are_the_same_every_time() -> None:
     assert all(np.isfinite(value).all() and value.std() > 0 for value in first.values())
 
 
+def everywhere(graph: Graph) -> Graph:
+    """The graph with inputs that take no memory."""
+    kinds = ["everywhere" if is_input else "" for is_input in graph.is_input]
+    return build_graph(**graph.columns() | {"input_kinds": kinds})
+
+
 def test_inputs_stay_where_they_are_until_there_are_others() -> None:
     graph, inputs, expected = workload("chainmm", 4)
+    graph = everywhere(graph)
     spy, assignment = Spy(machine()), assign(graph, 2)
     with Engine(machine(), spy) as engine:
         engine.load(graph, inputs)
@@ -208,6 +215,7 @@ def test_a_graph_of_inputs_only_takes_no_time() -> None:
     columns = graph.columns()
     columns |= {key: columns[key][:1] for key in ("kinds", "vertex_names", "meta_ops", "kernels")}
     columns |= {key: columns[key][:1] for key in ("flops", "touched_bytes", "roles", "dtypes")}
+    columns |= {key: columns[key][:1] for key in ("input_kinds", "temporary_bytes")}
     columns |= {key: columns[key][:1] for key in ("tensor_producer", "tensor_bytes")}
     alone = build_graph(**columns | {"edge_tensor": [], "edge_reader": []})
     result = execute(alone, machine(), Assignment(np.array([-1])), inputs=inputs)
@@ -218,12 +226,15 @@ def test_a_graph_of_inputs_only_takes_no_time() -> None:
 
 
 def test_tensors_share_memory_where_there_is_too_little() -> None:
-    """Four large tensors of which each is summed at once; there is room for one, or for all."""
+    """Four large tensors of which each is summed at once; there is room for one, or for all.
+
+    The input has its place.
+    """
     b = ProgramBuilder("sums")
     x = b.input("x", (1024,))
     graph = shard(b.build(*(reduce("sum", x * float(i), [0]) for i in range(4))), 1)
     inputs = {"x": np.linspace(0, 1, 1024, dtype=np.float32)}
-    for memory_bytes, places in ((4096.0 + 4 * 256, 5), (float("inf"), 12)):
+    for memory_bytes, places in ((2 * 4096.0 + 4 * 256, 5), (float("inf"), 12)):
         topology = machine(1, slots=2, memory_bytes=memory_bytes)
         for mode in MODES:
             spy = Spy(topology)
@@ -240,7 +251,8 @@ def test_too_little_memory_names_the_device_and_leaves_nothing_behind() -> None:
     with Engine(topology, "cpu") as engine:
         with pytest.raises(
             OutOfMemoryError,
-            match=r"device `d1` is out of memory: vertex `f0\[0\]` needs 16384 bytes, 12288 are",
+            match=r"device `d1` is out of memory: vertex `f0\[0\]` needs 16384 bytes, 0 are free, "
+            r"and nothing that runs will free more; inputs take 16384 of its 12288 bytes",
         ):
             engine.execute(big, assign(big, [1] * 7), big_inputs)
         assert_close(engine.execute(graph, assign(graph, 2), inputs).outputs, expected)

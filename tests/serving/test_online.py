@@ -63,7 +63,7 @@ class Served:
         trace = self.simulator.run(graph, assignment, len(self.ran))
         factor = self.slow(assignment.devices)
         trace = replace(trace, begin_s=trace.begin_s * factor, end_s=trace.end_s * factor)
-        return Execution(trace, np.array([trace.makespan_s]), {"inputs": inputs})  # type: ignore[dict-item]
+        return Execution(trace, np.array([trace.makespan_s]), np.array([1]), {"inputs": inputs})  # type: ignore[dict-item]
 
 
 def start_of(work: Graph) -> Assignment:

@@ -13,13 +13,14 @@ from typing import Any, Self
 import numpy as np
 
 from doppler.assignment import Assignment
-from doppler.base.arrays import FloatArray, unbox_fields
+from doppler.base.arrays import FloatArray, IntArray, frozen, unbox_fields
 from doppler.base.notebook import html_table, number
 from doppler.base.progress import track
 from doppler.engine.backends.base import Backend
 from doppler.engine.backends.registry import make_backend
+from doppler.engine.loaded import Loaded
 from doppler.engine.loops import DynamicLoop, FixedLoop, Loop
-from doppler.engine.prepared import Loaded, Preparation, Prepared
+from doppler.engine.prepared import Preparation, Prepared
 from doppler.errors import ConfigError, OutOfMemoryError
 from doppler.graph.graph import Graph
 from doppler.problem import Problem
@@ -89,6 +90,7 @@ class Execution:
 
     trace: Trace  # of the run whose makespan is the median
     makespans_s: FloatArray  # (R,) of every measured run
+    peak_bytes: IntArray  # (D,) of each device's memory that a run takes
     outputs: dict[str, Array] = field(default_factory=dict)  # the graph's results, whole
 
     def __repr__(self) -> str:
@@ -144,6 +146,7 @@ class Engine:
         self._prepared: OrderedDict[Any, Prepared] = OrderedDict()  # the last used at the end
         self._arena_bytes = [0] * self.topology.num_devices  # memory that prepared tasks share
         self._generation = 0
+        self._ready: Prepared | None = None  # whose inputs are in place
         self._cancelled = Event()
 
     def __enter__(self) -> Self:
@@ -174,6 +177,7 @@ class Engine:
             loaded = Loaded(graph, self.backend, inputs) if self.backend.computes else None
             self._problem, self._loaded = Problem(graph, self.topology), loaded
         elif self._loaded is not None:
+            self._ready = None
             self._loaded.set_inputs(inputs)
 
     def run(self, graph: Graph, assignment: Assignment, seed: int = 0) -> Trace:
@@ -209,7 +213,18 @@ class Engine:
                 runs.append(run)
         makespans = np.array([trace.makespan_s for trace, _ in runs])
         median = int(np.argsort(makespans, kind="stable")[len(runs) // 2])
-        return Execution(runs[median][0], makespans, runs[-1][1])
+        peak = self.peak_bytes(graph, assignment, seed)
+        return Execution(runs[median][0], makespans, peak, runs[-1][1])
+
+    def peak_bytes(self, graph: Graph, assignment: Assignment, seed: int = 0) -> IntArray:
+        """(D,) bytes of each device's memory that a run takes: tensors, inputs and temporaries.
+
+        With a memory plan these are the bytes that it was made for. Without one, tensors have
+        places of their own where memory allows.
+        """
+        if self._problem is None or self._problem.graph is not graph:
+            self.load(graph)
+        return frozen(np.array(self._prepare(assignment, seed).arena_bytes, np.int64))
 
     def makespans(
         self,
@@ -241,7 +256,12 @@ class Engine:
         self._drive(loop)
         outputs = prepared.results(self.backend) if keep else {}
         trace = build_trace(
-            graph, self.topology, prepared.tasks, loop.times(), placer=assignment.placer
+            graph,
+            self.topology,
+            prepared.tasks,
+            loop.times(),
+            placer=assignment.placer,
+            plan=assignment.memory,
         )
         return trace, outputs
 
@@ -260,6 +280,7 @@ class Engine:
             self.load(graph)
         assert self._problem is not None
         prepared, config = self._prepare(assignment, seed), self.config
+        self._put_in_place(prepared)
         limits: Any = {
             "timeout_s": config.timeout_s,
             "is_cancelled": self._cancelled.is_set,
@@ -277,12 +298,20 @@ class Engine:
             **limits,
         )
 
+    def _put_in_place(self, prepared: Prepared) -> None:
+        """Write inputs where they are before a run; another one may have used their places."""
+        if self._ready is not prepared or prepared.overwrites:
+            for tensor, place in prepared.in_place:
+                assert self._loaded is not None
+                self._loaded.write(tensor, place)
+            self._ready = prepared
+
     def _prepare(self, assignment: Assignment, seed: int) -> Prepared:
         """What was prepared for an assignment, or is now; a few are kept."""
         assert self._problem is not None
         config = self.config
         if self._generation != self.backend.generation:  # memory that they use was given up
-            self._prepared.clear()
+            self._drop_prepared()
             self._arena_bytes = [0] * self.topology.num_devices
         key = (assignment, seed if config.strategy == RANDOM else 0, config)
         found = self._prepared.get(key)
@@ -301,10 +330,10 @@ class Engine:
             strategy=config.strategy,
         )
         tables = preparation.tables(assignment, seed)
-        pairs = zip(tables.layout.arena_bytes, self._arena_bytes, strict=True)
+        pairs = zip(tables.places.top, self._arena_bytes, strict=True)
         needed = [max(pair) for pair in pairs]
         if needed != self._arena_bytes:
-            self._prepared.clear()  # what they use has to grow
+            self._drop_prepared()  # what they use has to grow
             self._arena_bytes = needed
         while len(self._prepared) >= MAX_PREPARED:
             self._prepared.popitem(last=False)
@@ -313,16 +342,20 @@ class Engine:
             prepared = preparation.prepare(assignment, tables)
         if prepared is None:
             # Devices may share memory, and each has kept as much as any assignment needed there.
-            self._prepared.clear()
+            self._drop_prepared()
             self.backend.free_arenas()
-            self._arena_bytes = list(tables.layout.arena_bytes)
+            self._arena_bytes = list(tables.places.top)
             prepared = preparation.prepare(assignment, tables)
         self._prepared[key], self._generation = prepared, self.backend.generation
         return prepared
 
     def _forget(self) -> None:
         self._problem = self._loaded = None
+        self._drop_prepared()
+
+    def _drop_prepared(self) -> None:
         self._prepared.clear()
+        self._ready = None
 
     @property
     def is_cancelled(self) -> bool:
