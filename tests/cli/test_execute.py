@@ -53,7 +53,7 @@ def test_the_makespan_comes_first_and_the_trace_is_written(dop: Dop, folder: Pat
     assert report["error"] == report["predicted_s"] / report["makespan_s"] - 1
     assert report["bytes_moved"] == simulated.bytes_moved
     assert report["backend"] == "cpu"
-    assert len(report["utilization"]) == 2
+    assert len(report["utilization"]) == len(report["peak_bytes"]) == 2
     trace = read_trace(folder / "t.json")
     assert trace.makespan_s == sorted(report["makespans_s"])[1]
     assert len(trace.vertex) == len(simulated.vertex)

@@ -203,6 +203,7 @@ def _summary(
         "utilization": trace.utilization().tolist(),
         "idle_s": trace.idle_s().tolist(),
         "link_utilization": trace.link_utilization().tolist(),
+        "peak_bytes": result.peak_bytes.tolist(),
         "bytes_moved": trace.bytes_moved,
         "bytes_by_class": trace.bytes_by_class(),
         "overlap": trace.overlap(),
@@ -237,11 +238,12 @@ def _print_summary(result: "Execution", predictions: dict[str, float], mode: str
     each = ", ".join(f"{name} {seconds(value)}" for name, value in predictions.items())
     faster = f", predicted to be the faster: {each}" if len(predictions) > 1 else ""
     out.print(f"mode {mode}{faster}")
-    devices = table("device", "busy", "idle", "execs")
+    devices = table("device", "busy", "idle", "execs", "memory")
     busy, idle = trace.utilization(), trace.idle_s()
     for i, device in enumerate(trace.devices):
         execs = int(((trace.device == i) & ~trace.is_transfer).sum())
-        devices.add_row(device.name, percent(busy[i]), seconds(idle[i]), str(execs))
+        memory = amount(float(result.peak_bytes[i]), "B")
+        devices.add_row(device.name, percent(busy[i]), seconds(idle[i]), str(execs), memory)
     out.print(devices)
     by_class = ", ".join(f"{amount(v, 'B')} {k}" for k, v in trace.bytes_by_class().items())
     out.print(f"read: {by_class}; transfers overlap compute {percent(trace.overlap())}")
