@@ -199,11 +199,12 @@ class _Values:
             return bind_kernel(kernel, inputs, output, self._scratch(v, device))
 
     def results(self, tasks: Tasks) -> dict[int, torch.Tensor]:
-        """The results by tensor: where they are made, or on the host."""
-        makers, on_host = self._graph.tensor_producer.tolist(), self._graph.is_input.tolist()
+        """The results by tensor: where they are made, or on the host if they are not kept there."""
+        makers = self._graph.tensor_producer.tolist()
+        found = {t: self._made.get((makers[t], t)) for t in self._loaded.results}
         return {
-            t: self.on_host(t) if on_host[makers[t]] else self.made(makers[t], t)
-            for t in self._loaded.results
+            t: self.on_host(t) if copy is None or not copy.is_kept else self.of(copy)
+            for t, copy in found.items()
         }
 
     def _scratch(self, task: int, device: int) -> Any:
