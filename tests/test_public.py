@@ -7,7 +7,7 @@ import doppler
 
 NAMES = """
 Assignment ComparisonRow CostModel Costs Device DopplerError DopplerPlacer Engine EngineConfig
-Execution Executor Graph GraphBuilder Host Kernel Link LowerBounds Noise OnlineConfig
+Execution Executor Graph GraphBuilder Host Kernel Link LowerBounds MemoryPlan Noise OnlineConfig
 OnlinePlacer OpKind Placer Problem Program ProgramBuilder ReferenceSimulator Schedule SimConfig
 Simulator Topology Trace TrainConfig calibrate compare errors execute from_networkx lower_bounds
 make_placer place probe programs read_assignment read_graph read_topology read_trace shard

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from doppler.machine.calibration import calibrate
     from doppler.machine.probe import probe
     from doppler.machine.validation import validate
+    from doppler.memory_plan import MemoryPlan
     from doppler.placers import (
         ComparisonRow,
         LowerBounds,
@@ -75,6 +76,7 @@ _MODULE_OF = {
     "Program": "doppler.programs",
     "ProgramBuilder": "doppler.programs",
     "ReferenceSimulator": "doppler.sim",
+    "MemoryPlan": "doppler.memory_plan",
     "Schedule": "doppler.schedule",
     "SimConfig": "doppler.sim",
     "Simulator": "doppler.sim",

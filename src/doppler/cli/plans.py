@@ -3,11 +3,11 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from math import isfinite
+from math import inf, isfinite
 from typing import TYPE_CHECKING, Any
 
 from doppler.cli.output import amount, note, print_json, seconds, stdout, table
-from doppler.errors import AssignmentError, ConfigError
+from doppler.errors import AssignmentError, ConfigError, OutOfMemoryError
 
 if TYPE_CHECKING:
     from doppler.assignment import Assignment
@@ -60,12 +60,19 @@ def cold_graph(graph: "Graph", topology: "Topology") -> "Graph":
     return graph.cold()
 
 
-def fitting(assignment: "Assignment", graph: "Graph", topology: "Topology") -> "Assignment":
-    """The assignment, without a schedule and a memory plan that are not of this graph's tasks."""
+def fitting(assignment: "Assignment", problem: "Problem") -> "Assignment":
+    """The assignment, without a schedule that is not one of this graph's tasks.
+
+    A memory plan that is not one of theirs is made again.
+    """
+    from doppler.placers.planned import planned
+
     try:
-        assignment.check(graph, topology)
+        assignment.check(problem.graph, problem.topology)
     except AssignmentError:
-        return replace(assignment, schedule=None, memory=None)
+        if assignment.memory is None:
+            return replace(assignment, schedule=None)
+        return planned(problem, assignment)[0]
     return assignment
 
 
@@ -79,7 +86,10 @@ def cold_makespan_s(
     if not (problem.graph.is_resident.any() and problem.topology.has_host_links):
         return None
     cold = Problem(problem.graph.cold(), problem.topology, problem.cost_model)
-    assignment = fitting(assignment, cold.graph, cold.topology)
+    try:
+        assignment = fitting(assignment, cold)
+    except OutOfMemoryError:
+        return inf
     return float(Simulator(cold, config).makespans(cold.graph, [assignment], seed=seed)[0])
 
 

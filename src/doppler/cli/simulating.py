@@ -80,7 +80,8 @@ def simulate(
 
     Prints a lower bound for all assignments, and the gap to it, unless noise may go below it.
     With --mode fixed, an assignment without a schedule gets one by the strategy. With --cold,
-    resident inputs are loaded first, and a schedule counts only if it was made for that.
+    resident inputs are loaded first; a schedule counts only if it was made for that, and a memory
+    plan is made again.
 
     Example: dop simulate graph.json assignment.json --topology p100x4 -o trace.json
     """
@@ -113,9 +114,10 @@ def simulate(
     topology = find_topology(topology_name, graph, assignment, probe_again=probe)
     if cold:
         graph = cold_graph(graph, topology)
-        assignment = fitting(assignment, graph, topology)
-    assignment.check(graph, topology)
     problem = Problem(graph, topology)
+    if cold:
+        assignment = fitting(assignment, problem)
+    assignment.check(graph, topology)
     simulator = Simulator(problem, config)
     with showing_progress():
         bound = _lower_bound(problem, assignment, config)
