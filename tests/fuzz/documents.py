@@ -18,6 +18,7 @@ from doppler import programs
 from doppler.assignment import assignment_document, assignment_for
 from doppler.base.files import to_json
 from doppler.graph import graph_from_json, graph_to_json
+from doppler.memory_plan import MemoryPlan
 from doppler.policies.arrays.config import PolicyConfig
 from doppler.problem import Problem
 from doppler.scheduler.list_scheduling import list_schedule
@@ -139,6 +140,9 @@ _assignment = assignment_for(
 ASSIGNMENT = assignment_document(_assignment)
 _schedule = list_schedule(Problem(_graph, _topology), _assignment)
 SCHEDULED = assignment_document(replace(_assignment, schedule=_schedule))
+# Vertex 1's output leaves for the host, makes room for a transfer, and comes back for vertex 3.
+_plan = MemoryPlan([1, 1], [0, 0], [False, True], [0, 0, 1], [3], [5], [4])
+PLANNED = assignment_document(replace(_assignment, memory=_plan))
 UNNAMED = {"format": "doppler-assignment", "version": 1, "devices": [None, 0, 1, 0]}
 UNNAMED |= {"placer": "me", "order": [2, 1, 3]}
 _program = shard(programs.chainmm(size=4), parts=2)
@@ -339,7 +343,7 @@ def rewired(draw: st.DrawFn, document: Any) -> Any:
 kernels = rewired(PROGRAM).map(dumped) | renamed(PROGRAM).map(dumped)
 graphs = mostly(json_files(GRAPHS), text_files(REFERENCE))
 topologies = mostly(json_files([TOPOLOGY]) | text_files(TOML))
-assignments = json_files([ASSIGNMENT, SCHEDULED, UNNAMED])
+assignments = json_files([ASSIGNMENT, SCHEDULED, PLANNED, UNNAMED])
 traces = json_files([TRACE])
 configs = text_files(CONFIG) | json_files([{"seed": 3, "sim": {"episodes": 5}, "stages": ["sim"]}])
 _told = st.sampled_from(TEXTS) | st.text(max_size=8)
