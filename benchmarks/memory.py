@@ -16,7 +16,7 @@ from doppler.datasets import problems
 from doppler.graph import Graph, GraphBuilder
 from doppler.memory_plan import MemoryPlan
 from doppler.placers import bounds_of, make_placer, place, solve
-from doppler.placers.planned import planned
+from doppler.placers.planned_search import planned
 from doppler.problem import Problem
 from doppler.programs.llama import transformer
 from doppler.programs.registry import workload

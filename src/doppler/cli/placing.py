@@ -30,6 +30,7 @@ from doppler.cli.output import (
 
 if TYPE_CHECKING:
     from doppler.placers import Solution
+    from doppler.problem import Problem
 
 logger = logging.getLogger(__name__)
 
@@ -79,18 +80,10 @@ def place(
     from doppler.assignment import output_kind, write_assignment
     from doppler.base.compiling import clock
     from doppler.base.writing import check_output
-    from doppler.cli.plans import (
-        cold_graph,
-        cold_makespan_s,
-        memory_document,
-        memory_note,
-        order_note,
-        plan_document,
-        print_plan,
-    )
+    from doppler.cli import plans
     from doppler.cli.topologies import find_topology
     from doppler.formats import read_graph
-    from doppler.placers import gap, is_optimal, make_placer, proven_bound_s, searches
+    from doppler.placers import make_placer, proven_bound_s, searches
     from doppler.placers.modes import solve_in_mode
     from doppler.plan import device_loads
     from doppler.problem import Problem
@@ -105,7 +98,7 @@ def place(
     graph = read_graph(graph_file)
     topology = find_topology(topology_name, graph, probe_again=probe)
     if cold:
-        graph = cold_graph(graph, topology)
+        graph = plans.cold_graph(graph, topology)
     problem = Problem(graph, topology)
     with showing_progress():
         began = clock()
@@ -115,37 +108,51 @@ def place(
         assignment = solution.assignment
         trace = Simulator(problem, runtime).run(graph, assignment, seed)
         bound = proven_bound_s(problem, assignment, mode)
-        cold_s = cold_makespan_s(problem, runtime, assignment, seed)
+        cold_s = plans.cold_makespan_s(problem, runtime, assignment, seed)
     _log_members(solution)
     if output:
         write_assignment(assignment, output, force=force)
-    summary: dict[str, Any] = {
-        "makespan_s": trace.makespan_s,
-        "lower_bound_s": bound,
-        "gap": gap(trace.makespan_s, bound),
-        "optimal": is_optimal(trace.makespan_s, bound),
-        "mode": mode,
-        **({} if cold_s is None else {"cold_makespan_s": cold_s if isfinite(cold_s) else None}),
-        "placer": placer,
-        "won": solution.won,
-        "seconds": took,
-        "topology": topology.name,
-        "graph": graph.name,
-        "assignment": str(output) if output else None,
-    }
+    times = {"makespan_s": trace.makespan_s, "lower_bound_s": bound, "seconds": took}
+    names = {"mode": mode, "placer": placer, "assignment": str(output) if output else None}
+    summary = _summary(problem, solution, times, names, cold_s)
     loads = device_loads(graph, topology, trace, is_planned=assignment.memory is not None)
     if as_json:
-        summary |= memory_document(assignment, graph)
-        print_json(summary | plan_document(assignment.by_name(graph, topology), loads))
+        print_json(summary | plans.plan_document(assignment.by_name(graph, topology), loads))
         return
-    print_plan(graph, assignment.by_name(graph, topology), loads, full=full)
-    stdout().print(_sentence(summary, order_note(assignment, mode)))
-    if line := memory_note(assignment, graph):
-        stdout().print(line)
-    if cold_s is not None:
-        takes = seconds(cold_s) if isfinite(cold_s) else "more memory than there is"
-        stdout().print(f"a cold start, which loads resident inputs first, takes {takes}")
+    plans.print_plan(graph, assignment.by_name(graph, topology), loads, full=full)
+    stdout().print(_sentence(summary, plans.order_note(assignment, mode)))
+    plans.print_memory_plan(assignment, graph)
+    plans.print_cold_start(cold_s)
     announce(output)
+
+
+def _summary(
+    problem: "Problem",
+    solution: "Solution",
+    times: dict[str, float],
+    names: dict[str, str | None],
+    cold_s: float | None,
+) -> dict[str, Any]:
+    """JSON values: how good the assignment is, who made it, and for what."""
+    from doppler.cli import plans
+    from doppler.placers import gap, is_optimal
+
+    both = times["makespan_s"], times["lower_bound_s"]
+    return {
+        "makespan_s": both[0],
+        "lower_bound_s": both[1],
+        "gap": gap(*both),
+        "optimal": is_optimal(*both),
+        "mode": names["mode"],
+        **({} if cold_s is None else {"cold_makespan_s": cold_s if isfinite(cold_s) else None}),
+        "placer": names["placer"],
+        "won": solution.won,
+        "seconds": times["seconds"],
+        "topology": problem.topology.name,
+        "graph": problem.graph.name,
+        "assignment": names["assignment"],
+        **plans.memory_document(solution.assignment, problem.graph),
+    }
 
 
 def _sentence(summary: dict[str, Any], order: str) -> str:

@@ -65,7 +65,7 @@ def fitting(assignment: "Assignment", problem: "Problem") -> "Assignment":
 
     A memory plan that is not one of theirs is made again.
     """
-    from doppler.placers.planned import planned
+    from doppler.placers.planned_search import planned
 
     try:
         assignment.check(problem.graph, problem.topology)
@@ -108,15 +108,14 @@ def order_note(assignment: "Assignment", mode: str = "fixed") -> str:
     return f", {len(assignment.schedule.tasks)} tasks in a fixed order"
 
 
-def memory_note(assignment: "Assignment", graph: "Graph") -> str:
-    """A line about the memory plan of an assignment; empty where it has none."""
-    if assignment.memory is None:
-        return ""
-    out, back = assignment.memory.moved_bytes(graph)
-    return (
-        f"a memory plan makes it fit: {amount(out, 'B')} are moved to the host, "
-        f"{amount(back, 'B')} from it, in {assignment.memory.num_moves} moves"
-    )
+def print_memory_plan(assignment: "Assignment", graph: "Graph") -> None:
+    """Print a line about the memory plan of an assignment, if it has one."""
+    if assignment.memory is not None:
+        out, back = assignment.memory.moved_bytes(graph)
+        stdout().print(
+            f"a memory plan makes it fit: {amount(out, 'B')} are moved to the host, "
+            f"{amount(back, 'B')} from it, in {assignment.memory.num_moves} moves"
+        )
 
 
 def memory_document(assignment: "Assignment", graph: "Graph") -> dict[str, Any]:
@@ -126,6 +125,13 @@ def memory_document(assignment: "Assignment", graph: "Graph") -> dict[str, Any]:
     out, back = assignment.memory.moved_bytes(graph)
     moves = assignment.memory.num_moves
     return {"memory_plan": {"moves": moves, "evicted_bytes": out, "loaded_bytes": back}}
+
+
+def print_cold_start(cold_s: float | None) -> None:
+    """Print a line about a cold start, if it takes another time."""
+    if cold_s is not None:
+        takes = seconds(cold_s) if isfinite(cold_s) else "more memory than there is"
+        stdout().print(f"a cold start, which loads resident inputs first, takes {takes}")
 
 
 def plan_document(plan: Mapping[str, str], loads: Sequence["DeviceLoad"]) -> dict[str, Any]:

@@ -144,9 +144,9 @@ def _show_assignment(
     """Which device each vertex gets; with its graph, also its plan and makespan."""
     from doppler.cli.plans import (
         memory_document,
-        memory_note,
         order_note,
         plan_document,
+        print_memory_plan,
         print_plan,
         show_without_graph,
     )
@@ -190,8 +190,7 @@ def _show_assignment(
         f"{by}on {topology.name}: makespan {seconds(makespan)}, lower bound {seconds(bound)}, "
         f"gap {percent(gap(makespan, bound))}{order_note(assignment, mode)}"
     )
-    if line := memory_note(assignment, graph):
-        stdout().print(line)
+    print_memory_plan(assignment, graph)
 
 
 def _print_topology(topology: "Topology") -> None:

@@ -80,8 +80,7 @@ def simulate(
 
     Prints a lower bound for all assignments, and the gap to it, unless noise may go below it.
     With --mode fixed, an assignment without a schedule gets one by the strategy. With --cold,
-    resident inputs are loaded first; a schedule counts only if it was made for that, and a memory
-    plan is made again.
+    resident inputs are loaded first; a schedule and a memory plan count if made for that.
 
     Example: dop simulate graph.json assignment.json --topology p100x4 -o trace.json
     """
@@ -90,7 +89,7 @@ def simulate(
     from doppler.assignment import read_assignment
     from doppler.base.progress import track
     from doppler.base.writing import check_output
-    from doppler.cli.plans import cold_graph, fitting, memory_document, memory_note
+    from doppler.cli import plans
     from doppler.cli.topologies import find_topology
     from doppler.formats import read_graph
     from doppler.plan import device_loads
@@ -113,10 +112,10 @@ def simulate(
     graph = read_graph(graph_file)
     topology = find_topology(topology_name, graph, assignment, probe_again=probe)
     if cold:
-        graph = cold_graph(graph, topology)
+        graph = plans.cold_graph(graph, topology)
     problem = Problem(graph, topology)
     if cold:
-        assignment = fitting(assignment, problem)
+        assignment = plans.fitting(assignment, problem)
     assignment.check(graph, topology)
     simulator = Simulator(problem, config)
     with showing_progress():
@@ -129,12 +128,11 @@ def simulate(
     if output:
         write_trace(trace, output, force=force)
     if as_json:
-        memory = _memory(loads) | memory_document(assignment, graph)
+        memory = _memory(loads) | plans.memory_document(assignment, graph)
         print_json(_summary(trace, makespans.tolist(), bound, output) | memory)
     else:
         _print_summary(trace, makespans, bound, loads)
-        if line := memory_note(assignment, graph):
-            stdout().print(line)
+        plans.print_memory_plan(assignment, graph)
         if assignment.schedule and not assignment.memory and mode == DYNAMIC:
             note("the assignment has a schedule: --mode fixed keeps to it")
         announce(output)

@@ -18,7 +18,7 @@ from doppler.placers.base import Placer, Shown, assign
 from doppler.placers.bounds.lower import ROUNDING, bounds_of, is_optimal
 from doppler.placers.learned.doppler import DopplerPlacer
 from doppler.placers.own import describe
-from doppler.placers.planned import (
+from doppler.placers.planned_search import (
     PlannedSearchConfig,
     can_plan,
     planned,

@@ -9,7 +9,7 @@ from doppler.errors import AssignmentError, DopplerError, OutOfMemoryError, Plac
 from doppler.placers.base import Placer, assign, checked_budget
 from doppler.placers.bounds.memory import runs_nowhere, why_nothing_fits
 from doppler.placers.own import EXPECTED, check_placer, describe
-from doppler.placers.planned import can_plan, planned
+from doppler.placers.planned_search import can_plan, planned
 from doppler.problem import Problem
 from doppler.sim.simulator import Simulator
 

@@ -14,7 +14,7 @@ from doppler.base.arrays import IntArray, rows
 from doppler.errors import ConfigError, OutOfMemoryError
 from doppler.problem import Problem
 from doppler.scheduler.memory import in_place
-from doppler.scheduler.places import IN_PLACE, UNDONE, Copy, kept_tensors, memory_sizes
+from doppler.scheduler.places import IN_PLACE, UNDONE, TensorCopy, kept_tensors, memory_sizes
 from doppler.tasks import Tasks
 
 Key = tuple[int, int]  # a tensor and a device
@@ -37,8 +37,8 @@ class Walk:
     """The tasks, moves among them, in an order in which all fits; move m is task V + K + m."""
 
     order: list[int]
-    copies: list[Copy]
-    moves: list[Copy]  # what each move loads, or evicts
+    copies: list[TensorCopy]
+    moves: list[TensorCopy]  # what each move loads, or evicts
     is_load: list[bool]
 
 
@@ -83,12 +83,12 @@ class _Walker:
         self._now = 0
         self._bringer = {(t, d): self._size + k for k, (t, _, d) in enumerate(self._transfers)}
         self._is_done = bytearray(self._size + len(self._transfers))
-        self._present: dict[Key, Copy] = {}
+        self._present: dict[Key, TensorCopy] = {}
         self._heaps: list[list[tuple[int, Key]]] = [[] for _ in range(self._host)]  # (-use, key)
         self._found = Walk([], [], [], [])
         self._list_uses()
         for tensor, device in in_place(graph, tasks):
-            self._put(Copy(tensor, device, IN_PLACE))
+            self._put(TensorCopy(tensor, device, IN_PLACE))
 
     def _list_uses(self) -> None:
         """The positions at which each (tensor, device) is used; a transfer uses its source."""
@@ -139,7 +139,7 @@ class _Walker:
             self._bring(key)
         self._found.order.append(task)
         for tensor in self._outputs[task]:
-            self._put(Copy(tensor, device, task, is_kept=self._is_kept[tensor]))
+            self._put(TensorCopy(tensor, device, task, is_kept=self._is_kept[tensor]))
         self._use(task, keys)
 
     def _offer(self, task: int) -> None:
@@ -173,13 +173,13 @@ class _Walker:
     def _transfer(self, task: int) -> None:
         tensor, _, target = self._transfers[task - self._size]
         self._found.order.append(task)
-        self._put(Copy(tensor, target, task))
+        self._put(TensorCopy(tensor, target, task))
         self._use(task, self._used_by(task))
 
     def _load(self, key: Key) -> None:
-        self._put(self._move(Copy(*key, writer=0), is_load=True))
+        self._put(self._move(TensorCopy(*key, writer=0), is_load=True))
 
-    def _move(self, copy: Copy, *, is_load: bool) -> Copy:
+    def _move(self, copy: TensorCopy, *, is_load: bool) -> TensorCopy:
         """Add a move of a copy to the order; of a load, it is the writer, else a user."""
         task = self._size + len(self._transfers) + len(self._found.moves)
         if is_load:
@@ -191,7 +191,7 @@ class _Walker:
         self._found.order.append(task)
         return copy
 
-    def _put(self, copy: Copy) -> None:
+    def _put(self, copy: TensorCopy) -> None:
         key, copy.at = (copy.tensor, copy.device), len(self._found.order) - 1
         self._found.copies.append(copy)
         self._present[key] = copy
@@ -210,7 +210,7 @@ class _Walker:
             else:
                 self._take_away(key)
 
-    def _take_away(self, key: Key) -> Copy:
+    def _take_away(self, key: Key) -> TensorCopy:
         self._free[key[1]] += self._bytes[key[0]]
         return self._present.pop(key)
 

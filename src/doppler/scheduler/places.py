@@ -24,7 +24,7 @@ ALIGNMENT = 256  # bytes, of buffers that kernels write to
 
 
 @dataclass(slots=True)
-class Copy:
+class TensorCopy:
     """One stay of a tensor in a device's memory."""
 
     tensor: int
@@ -39,7 +39,7 @@ class Copy:
 class Places:
     """Offsets in the memories of the devices."""
 
-    copies: list[Copy]
+    copies: list[TensorCopy]
     offset: list[int]  # of each copy, on its device
     temporary: list[int]  # (V,) of what an exec needs while it runs
     top: list[int]  # (D,) bytes from 0 to the end of the last place
@@ -66,14 +66,14 @@ def memory_sizes(graph: Graph) -> tuple[list[int], list[int]]:
     return tensors, temporaries
 
 
-def copies_of(graph: Graph, tasks: Tasks, plan: MemoryPlan) -> list[Copy]:
+def copies_of(graph: Graph, tasks: Tasks, plan: MemoryPlan) -> list[TensorCopy]:
     """All copies; `tasks` are those without moves."""
     size, first = graph.num_vertices, graph.num_vertices + tasks.num_transfers
     outputs = rows(graph.output_ptr, graph.output_tensor)
     is_kept, evicted = kept_tensors(graph), set(plan.tensor[~plan.is_load].tolist())
     devices = tasks.devices.tolist()
     copies = [
-        Copy(tensor, devices[v], v, is_kept=is_kept[tensor] and tensor not in evicted)
+        TensorCopy(tensor, devices[v], v, is_kept=is_kept[tensor] and tensor not in evicted)
         for v in graph.assigned.tolist()
         for tensor in outputs[v]
     ]
@@ -81,15 +81,15 @@ def copies_of(graph: Graph, tasks: Tasks, plan: MemoryPlan) -> list[Copy]:
     for k, (tensor, target) in enumerate(
         zip(tasks.tensor.tolist(), tasks.target.tolist(), strict=True)
     ):
-        copies.append(Copy(tensor, target, size + k))
-    copies += [Copy(tensor, device, IN_PLACE) for tensor, device in in_place(graph, tasks)]
+        copies.append(TensorCopy(tensor, target, size + k))
+    copies += [TensorCopy(tensor, device, IN_PLACE) for tensor, device in in_place(graph, tasks)]
     original = {(copy.tensor, copy.device): copy for copy in copies}
-    loaded: dict[tuple[int, int], Copy] = {}  # by user and tensor
+    loaded: dict[tuple[int, int], TensorCopy] = {}  # by user and tensor
     users = rows(plan.ptr, plan.user)
     moves = zip(plan.tensor.tolist(), plan.device.tolist(), plan.is_load.tolist(), strict=True)
     for m, (tensor, device, is_load) in enumerate(moves):
         if is_load:
-            copies.append(Copy(tensor, device, first + m))
+            copies.append(TensorCopy(tensor, device, first + m))
             loaded |= {(user, tensor): copies[-1] for user in users[m]}
         else:
             original[tensor, device].users.append(first + m)
@@ -118,7 +118,7 @@ def find_places(
     graph: Graph,
     topology: Topology,
     tasks: Tasks,
-    copies: list[Copy],
+    copies: list[TensorCopy],
     order: IntArray,
     config: PackingConfig | None = None,
 ) -> Places:
@@ -157,7 +157,7 @@ def find_places(
     return Places(copies, offset, temporary, top, live, sorted(after))
 
 
-def span(copy: Copy, position: list[int] | dict[int, int], length: int) -> tuple[int, int]:
+def span(copy: TensorCopy, position: list[int] | dict[int, int], length: int) -> tuple[int, int]:
     """The first and the last position of an order of that length where a copy is in memory."""
     begin = position[copy.writer]
     last = max((position[user] for user in copy.users), default=begin)

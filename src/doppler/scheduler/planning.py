@@ -20,7 +20,15 @@ from doppler.schedule import Schedule
 from doppler.scheduler.eviction import EvictionConfig, Walk, walk
 from doppler.scheduler.list_scheduling import list_schedule, task_seconds
 from doppler.scheduler.packing import PackingConfig
-from doppler.scheduler.places import IN_PLACE, Copy, copies_of, find_places, memory_sizes, span
+from doppler.scheduler.places import (
+    IN_PLACE,
+    Places,
+    TensorCopy,
+    copies_of,
+    find_places,
+    memory_sizes,
+    span,
+)
 from doppler.tasks import Tasks, dependencies, enumerate_tasks, with_moves
 
 
@@ -68,11 +76,19 @@ def plan_memory(
             f"topology `{topology.name}` has no links to the host to move tensors over",
             hint="give it some: `host_bandwidth_bytes_per_s`, or `[[links]]` with the host",
         )
-    tasks = enumerate_tasks(problem.graph, topology, assignment.devices)
     if order is None:
         plain = replace(assignment, schedule=None, memory=None)
         kept = assignment.schedule if assignment.memory is None else None
         order = (kept or list_schedule(problem, plain, limit_memory=False)).tasks
+    return _plan_along(problem, assignment, order, config)
+
+
+def _plan_along(
+    problem: Problem, assignment: Assignment, order: IntArray, config: PlanConfig
+) -> Assignment:
+    """Walk, prefetch and find places, with less and less memory until the places fit."""
+    topology = problem.topology
+    tasks = enumerate_tasks(problem.graph, topology, assignment.devices)
     limits = [device.memory_bytes for device in topology.devices]
     least = _working_bytes(problem, tasks)
     for prefetches in (True, False):  # what comes late leaves fewer gaps
@@ -86,23 +102,31 @@ def plan_memory(
             plan, in_order = _plan_of(found), np.array(found.order, np.int64)
             copies = copies_of(problem.graph, tasks, plan)
             places = find_places(problem.graph, topology, tasks, copies, in_order, config.packing)
-            shrunk = [
-                max((1 - config.margin) * min(room, live) * limit / top, need)
-                if top > limit
-                else room
-                for room, live, limit, top, need in zip(
-                    rooms, places.live, limits, places.top, least, strict=True
-                )
-            ]
             if all(top <= limit for top, limit in zip(places.top, limits, strict=True)):
                 return _planned(problem, assignment, tasks, plan, places.after, found.order)
-            if shrunk == rooms:
+            before, rooms = rooms, _smaller(rooms, limits, least, places, config.margin)
+            if rooms == before:
                 break
-            rooms = shrunk
     raise OutOfMemoryError(
         "no places were found for the tensors of a memory plan, though their bytes fit",
         hint="cut the graph finer, or use devices with more memory",
     )
+
+
+def _smaller(
+    rooms: Sequence[float],
+    limits: Sequence[float],
+    least: Sequence[float],
+    places: Places,
+    margin: float,
+) -> list[float]:
+    """(D,) what to plan for where places did not fit: less by the gaps and a margin."""
+    smaller = list(rooms)
+    for d, top in enumerate(places.top):
+        if top > limits[d]:
+            filled = min(rooms[d], places.live[d]) * limits[d] / top
+            smaller[d] = max((1 - margin) * filled, least[d])
+    return smaller
 
 
 def _working_bytes(problem: Problem, tasks: Tasks) -> list[int]:
@@ -220,7 +244,7 @@ def _planned(
     return replace(assignment, schedule=schedule, memory=plan)
 
 
-def _moves(walked: Walk) -> Iterator[tuple[Copy, bool]]:
+def _moves(walked: Walk) -> Iterator[tuple[TensorCopy, bool]]:
     return zip(walked.moves, walked.is_load, strict=True)
 
 

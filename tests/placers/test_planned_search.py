@@ -10,7 +10,7 @@ from doppler.assignment import Assignment
 from doppler.errors import ConfigError, OutOfMemoryError
 from doppler.graph import Graph, GraphBuilder
 from doppler.placers import bounds_of, make_placer, place, placer_names, solve
-from doppler.placers.planned import (
+from doppler.placers.planned_search import (
     PlannedSearchConfig,
     can_plan,
     planned,
