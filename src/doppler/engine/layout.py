@@ -13,14 +13,21 @@ import numpy as np
 from doppler.errors import OutOfMemoryError
 from doppler.graph.graph import Graph
 from doppler.memory_plan import MemoryPlan
-from doppler.scheduler.places import IN_PLACE, Copy, Places, copies_of, find_places, memory_sizes
+from doppler.scheduler.places import (
+    IN_PLACE,
+    Places,
+    TensorCopy,
+    copies_of,
+    find_places,
+    memory_sizes,
+)
 from doppler.tasks import Tasks
 from doppler.topology.topology import Topology
 
 _NO_MOVES = MemoryPlan([], [], [], [0], [], [], [])  # type: ignore[arg-type]
 
 
-def copies_in_run(graph: Graph, tasks: Tasks, plan: MemoryPlan | None) -> list[Copy]:
+def copies_in_run(graph: Graph, tasks: Tasks, plan: MemoryPlan | None) -> list[TensorCopy]:
     """Every stay of a tensor in a device's memory; `tasks` are those without the plan's moves.
 
     Inputs that stay do so to the end, unless there is a plan.
@@ -37,7 +44,7 @@ def make_layout(
     graph: Graph,
     topology: Topology,
     tasks: Tasks,
-    copies: list[Copy],
+    copies: list[TensorCopy],
     order: Callable[[], Sequence[int]],
     *,
     planned: bool = False,
@@ -60,7 +67,7 @@ def make_layout(
     return places
 
 
-def _apart(graph: Graph, topology: Topology, tasks: Tasks, copies: list[Copy]) -> Places:
+def _apart(graph: Graph, topology: Topology, tasks: Tasks, copies: list[TensorCopy]) -> Places:
     """Every copy in a place of its own; one for the temporaries of a device that has one slot.
 
     Only execs have temporaries, and those of such a device run one after the other.

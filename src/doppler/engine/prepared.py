@@ -19,8 +19,7 @@ from doppler.problem import Problem
 from doppler.programs.numpy_ops import Array
 from doppler.schedule import Schedule
 from doppler.scheduler.list_scheduling import list_schedule
-from doppler.scheduler.places import IN_PLACE, Places
-from doppler.scheduler.places import Copy as Stay
+from doppler.scheduler.places import IN_PLACE, Places, TensorCopy
 from doppler.scheduler.state import phases
 from doppler.sharding.evaluate import join_results, kernel_of, output_of
 from doppler.sharding.temporaries import aligned_bytes
@@ -169,7 +168,7 @@ class _Values:
         self._made = {(c.writer, c.tensor): c for c in places.copies if c.writer != IN_PLACE}
         self._read = {(user, c.tensor): c for c in places.copies for user in c.users}
 
-    def of(self, copy: Stay) -> torch.Tensor:
+    def of(self, copy: TensorCopy) -> torch.Tensor:
         """The tensor of a copy."""
         maker = int(self._graph.tensor_producer[copy.tensor])
         like = output_like(kernel_of(self._graph, maker))
