@@ -158,3 +158,9 @@ def test_stage_three(tmp_path: Path, printed: Printed) -> None:
         assert np.mean(line["ms"]["best"]) <= 1.1 * np.mean(line["ms"]["start"])
     (shown,) = printed("stage3", ("show", str(results)))
     assert "| chainmm | fixed | plain | 1 | 8 | " in shown
+
+
+def test_runs_with_little_memory(printed: Printed) -> None:
+    (shown,) = printed("memory_runs", ("--runs", "2"))
+    for mode in ("dynamic", "fixed"):
+        assert f"| {mode} | 2 | 0 | 0 | yes |" in shown

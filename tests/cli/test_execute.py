@@ -18,11 +18,14 @@ from doppler.assignment import Assignment, write_assignment
 from doppler.cli.executing import write_arrays
 from doppler.errors import ConfigError
 from doppler.graph import write_graph
+from doppler.problem import Problem
 from doppler.programs import ffnn, random_inputs
+from doppler.scheduler.places import memory_places
+from doppler.scheduler.planning import plan_memory
 from doppler.sharding import shard
 from doppler.sharding.evaluate import evaluate_graph
 from doppler.sim import SimConfig, Simulator
-from doppler.topology import Topology
+from doppler.topology import Topology, write_topology
 from doppler.trace import read_trace
 
 RUN = ("execute", "graph.json", "assignment.json", "-t", "cpu2")
@@ -58,6 +61,37 @@ def test_the_makespan_comes_first_and_the_trace_is_written(dop: Dop, folder: Pat
     assert trace.makespan_s == sorted(report["makespans_s"])[1]
     assert len(trace.vertex) == len(simulated.vertex)
     assert "makespan" in dop("show", "t.json").out
+
+
+def test_a_memory_plan_runs(dop: Dop, folder: Path) -> None:
+    """Each device has less memory than what its vertices read and make."""
+    machine = Topology.uniform(
+        2,
+        flops_per_s=1e11,
+        bandwidth_bytes_per_s=1e9,
+        memory_bytes=1792,
+        host_bandwidth_bytes_per_s=1e9,
+    )
+    write_topology(machine, folder / "small.json")
+    problem = Problem(GRAPH, machine)
+    planned = plan_memory(problem, ASSIGNMENT)
+    write_assignment(planned, folder / "planned.json")
+    inputs = random_inputs(PROGRAM, seed=3)
+    write_arrays(inputs, folder / "in.npz")
+    command = ("execute", "graph.json", "planned.json", "-t", "small.json", "--inputs", "in.npz")
+    for mode in ("dynamic", "fixed"):
+        found = dop(*command, "--mode", mode, "--outputs", "out.npz", "--json")
+        report = found.json()
+        assert report["peak_bytes"] == memory_places(GRAPH, machine, planned).top
+        assert max(report["peak_bytes"]) <= 1792
+        assert report["bytes_by_class"]["host"] > 0
+        with np.load(folder / "out.npz") as arrays:
+            for name, value in evaluate_graph(GRAPH, inputs).items():
+                assert np.allclose(arrays[name], value, atol=1e-5)
+        (folder / "out.npz").unlink()
+    refused = dop("execute", "graph.json", "assignment.json", "-t", "small.json")
+    assert refused.code == 2
+    assert "memory plan" in refused.err
 
 
 def test_for_people(dop: Dop, folder: Path) -> None:

@@ -23,6 +23,7 @@ from doppler.scheduler.places import memory_places  # noqa: E402
 from doppler.scheduler.planning import plan_memory  # noqa: E402
 from doppler.sharding import INPUTS, shard  # noqa: E402
 from doppler.sharding.evaluate import evaluate_graph  # noqa: E402
+from doppler.sim import SimConfig, Simulator  # noqa: E402
 
 EXAMPLES = int(os.environ.get("ENGINE_EXAMPLES", "60"))
 
@@ -91,4 +92,8 @@ def test_memory_plans_run_in_every_mode(data: st.DataObject) -> None:
         for name, value in expected.items():
             assert np.array_equal(result.outputs[name], value, equal_nan=True), name
         assert result.peak_bytes.tolist() == peak
+        simulated = Simulator(topology, SimConfig(mode=config.mode)).run(graph, planned)
+        for trace in (result.trace, simulated):
+            used = [use.peak_bytes for use in trace.memory(graph, is_planned=True)]
+            assert all(now <= most for now, most in zip(used, peak, strict=True))
         assert all(found <= limit for found, limit in zip(peak, limits, strict=True))

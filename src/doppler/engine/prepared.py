@@ -132,7 +132,7 @@ class Preparation:
             table=table,
             schedule=schedule,
             plan=plan,
-            outputs=values.results(tasks) if values else {},
+            outputs=values.results() if values else {},
             in_place=[(c.tensor, values.of(c)) for c in in_place] if values else [],
             overwrites=bool(places.after) and not all(copy.is_kept for copy in in_place),
             arena_bytes=places.top,
@@ -197,7 +197,7 @@ class _Values:
             output = self.made(v, output_of(graph, v))
             return bind_kernel(kernel, inputs, output, self._scratch(v, device))
 
-    def results(self, tasks: Tasks) -> dict[int, torch.Tensor]:
+    def results(self) -> dict[int, torch.Tensor]:
         """The results by tensor: where they are made, or on the host if they are not kept there."""
         makers = self._graph.tensor_producer.tolist()
         found = {t: self._made.get((makers[t], t)) for t in self._loaded.results}

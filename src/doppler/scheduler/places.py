@@ -16,11 +16,11 @@ from doppler.graph.graph import Graph
 from doppler.memory_plan import MemoryPlan
 from doppler.scheduler.memory import in_place
 from doppler.scheduler.packing import PackingConfig, Spans, live_bound, pack_apart, places_after
+from doppler.sharding.temporaries import ALIGNMENT
 from doppler.tasks import Tasks, enumerate_tasks
 from doppler.topology.topology import Topology
 
 IN_PLACE, UNDONE = -1, -2  # writers: of what is there before the clock starts; of no copy any more
-ALIGNMENT = 256  # bytes, of buffers that kernels write to
 
 
 @dataclass(slots=True)
