@@ -73,9 +73,7 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=0.4, help="of the weights on all devices")
     parser.add_argument("--backend", default="cpu", choices=("cpu", "cuda"))
     options = parser.parse_args()
-    program = mlp(
-        batch=options.batch, width=options.width, layers=options.layers, dtype="float32"
-    )
+    program = mlp(batch=options.batch, width=options.width, layers=options.layers, dtype="float32")
     graph = dp.shard(program, options.parts)
     inputs = random_inputs(program, seed=0)
     expected = evaluate_graph(graph, inputs)

@@ -158,3 +158,9 @@ def test_stage_three(tmp_path: Path, printed: Printed) -> None:
         assert np.mean(line["ms"]["best"]) <= 1.1 * np.mean(line["ms"]["start"])
     (shown,) = printed("stage3", ("show", str(results)))
     assert "| chainmm | fixed | plain | 1 | 8 | " in shown
+
+
+def test_models() -> None:
+    (shown,) = printed("models.py", ("mlp", "dlrm"))
+    assert shown.count("| exact |") == 2
+    assert "2 of 2 imported" in shown
