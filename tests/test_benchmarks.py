@@ -164,3 +164,9 @@ def test_runs_with_little_memory(printed: Printed) -> None:
     (shown,) = printed("memory_runs", ("--runs", "2"))
     for mode in ("dynamic", "fixed"):
         assert f"| {mode} | 2 | 0 | 0 | yes |" in shown
+
+
+def test_models(printed: Printed) -> None:
+    (shown,) = printed("models", ("mlp", "dlrm"))
+    assert shown.count("| exact |") == 2
+    assert "2 of 2 imported" in shown

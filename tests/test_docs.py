@@ -3,6 +3,7 @@
 import doctest
 import importlib
 import re
+import runpy
 import shlex
 import tomllib
 from pathlib import Path
@@ -64,6 +65,9 @@ def test_commands(
             if line.startswith(LONG):
                 continue
             command = shlex.split(in_a_hurry(line), comments=True)
+            if command[0] == "python":
+                runpy.run_path(command[1])
+                continue
             assert command[0] == "dop", line
             result = dop(*command[1:])
             assert result.code == 0, f"{line}\n{result.err}"

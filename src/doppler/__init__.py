@@ -16,10 +16,14 @@ if TYPE_CHECKING:
     from doppler import errors, programs
     from doppler.assignment import Assignment, read_assignment, write_assignment
     from doppler.cost import CostModel, Costs
-    from doppler.engine.engine import Engine, EngineConfig, Execution, execute
+    from doppler.engine.engine import Engine, EngineConfig, execute
+    from doppler.engine.execution import Execution
     from doppler.errors import DopplerError
     from doppler.executor import Executor
     from doppler.formats import from_networkx, read_graph, to_networkx
+    from doppler.frontends.compiled import CompileConfig, CompiledModule, compile  # noqa: A004
+    from doppler.frontends.torch_export import from_torch
+    from doppler.frontends.torch_model import TorchModel
     from doppler.graph import Graph, GraphBuilder, Kernel, OpKind, write_graph
     from doppler.machine.calibration import calibrate
     from doppler.machine.probe import probe
@@ -52,6 +56,8 @@ __version__ = "0.1.0"
 _MODULE_OF = {
     "Assignment": "doppler.assignment",
     "ComparisonRow": "doppler.placers",
+    "CompileConfig": "doppler.frontends.compiled",
+    "CompiledModule": "doppler.frontends.compiled",
     "CostModel": "doppler.cost",
     "Costs": "doppler.cost",
     "Device": "doppler.topology",
@@ -59,7 +65,7 @@ _MODULE_OF = {
     "DopplerPlacer": "doppler.placers.learned.doppler",
     "Engine": "doppler.engine.engine",
     "EngineConfig": "doppler.engine.engine",
-    "Execution": "doppler.engine.engine",
+    "Execution": "doppler.engine.execution",
     "Executor": "doppler.executor",
     "Graph": "doppler.graph",
     "GraphBuilder": "doppler.graph",
@@ -81,12 +87,15 @@ _MODULE_OF = {
     "SimConfig": "doppler.sim",
     "Simulator": "doppler.sim",
     "Topology": "doppler.topology",
+    "TorchModel": "doppler.frontends.torch_model",
     "Trace": "doppler.trace",
     "TrainConfig": "doppler.training.config",
     "calibrate": "doppler.machine.calibration",
     "compare": "doppler.placers",
+    "compile": "doppler.frontends.compiled",
     "execute": "doppler.engine.engine",
     "from_networkx": "doppler.formats",
+    "from_torch": "doppler.frontends.torch_export",
     "lower_bounds": "doppler.placers",
     "make_placer": "doppler.placers",
     "place": "doppler.placers",

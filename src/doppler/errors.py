@@ -6,6 +6,7 @@ DopplerError
 ├── OutputError        (OSError)       a file that cannot, or must not, be written
 ├── GraphError         (ValueError)    a dataflow graph that is not one
 ├── ProgramError       (ValueError)    a tensor program whose shapes or dtypes do not fit
+├── ModelError         (ValueError)    a model of another library that cannot be imported
 ├── ShardingError      (ValueError)    a cut of a program that cannot be made
 ├── TopologyError      (ValueError)    a machine description that is not one
 ├── AssignmentError    (ValueError)    an assignment that does not fit its graph or topology
@@ -61,6 +62,10 @@ class GraphError(DopplerError, ValueError):
 
 class ProgramError(DopplerError, ValueError):
     """A tensor program whose shapes or dtypes do not fit."""
+
+
+class ModelError(DopplerError, ValueError):
+    """A model of another library that cannot be imported."""
 
 
 class ShardingError(DopplerError, ValueError):

@@ -14,7 +14,7 @@ from strategies import examples
 import doppler as dp
 from doppler.base.notebook import Bar, brief, cut, html_table
 from doppler.base.text import visible
-from doppler.engine.engine import Execution
+from doppler.engine.execution import Execution
 from doppler.graph import build_graph
 from doppler.machine.validation import Validation
 from doppler.placers import make_placer, placer_names

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from command_line import Dop
 
-from doppler.cli import topologies
+from doppler.machine import here
 from doppler.topology import Topology
 
 
@@ -85,7 +85,7 @@ def test_here_is_measured_once(dop: Dop, files: Path, probed: list[dict[str, Any
     assert "measuring this machine" in first.err
     assert len(probed) == 1
     hours_ago = time.time() - 3 * 3600
-    os.utime(topologies.cache_path(), (hours_ago, hours_ago))
+    os.utime(here.cache_path(), (hours_ago, hours_ago))
     second = dop(*place)
     assert "as measured 3 hours ago" in second.err
     assert "--probe" in second.err
@@ -94,7 +94,7 @@ def test_here_is_measured_once(dop: Dop, files: Path, probed: list[dict[str, Any
     dop(*place, "--probe")
     assert len(probed) == 2
     assert "core0" in dop("show", "here").out
-    topologies.cache_path().write_text("{")
+    here.cache_path().write_text("{")
     broken = dop(*place)
     assert broken.code == 2
     assert "hint: measure this machine again with --probe" in broken.err

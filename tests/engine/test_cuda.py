@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from engine.running import assert_close, assign, chain, vertex, workload
+from engine.two_outputs import SIZE, expected_outputs, two_outputs
 from hypothesis import given
 from hypothesis import strategies as st
 from sharding.test_evaluate import SIZES
@@ -242,7 +243,8 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
         "can_device_access_peer": lambda a, b: fake.peers,
     }.items():
         monkeypatch.setattr(torch.cuda, name, value)
-    monkeypatch.setattr(cuda, "_where", lambda gpu: torch.device("cpu"))
+    for module in (cuda, cuda_plan):
+        monkeypatch.setattr(module, "_where", lambda gpu: torch.device("cpu"))
     for module in (cuda, lanes):
         monkeypatch.setattr(
             module, "pinned_memory", lambda size: torch.empty(size, dtype=torch.uint8)
@@ -370,6 +372,29 @@ def test_memory_plans(
                 assert (engine.makespans(graph, planned, repeats=3) > 0).all()
                 (prepared,) = engine._prepared.values()
                 assert_close(prepared.results(engine.backend), expected)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("where", MACHINES)
+def test_pieces(gpu: FakeCuda | RealCuda, where: str, mode: str) -> None:
+    graph, topology = two_outputs(), MACHINES[where]
+    with Engine(topology, "cuda", EngineConfig(mode=mode, capture=mode == "fixed")) as engine:
+        for seed in range(4):
+            x = torch.randn(SIZE, SIZE, generator=torch.Generator().manual_seed(seed))
+            assignment = assign(graph, topology.num_devices, seed)
+            traced = engine.execute(graph, assignment, {"x": x}, repeats=3).outputs
+            for found in (traced, engine.compute(graph, assignment, {"x": x})):
+                for name, whole in expected_outputs(x).items():
+                    torch.testing.assert_close(found[name], whole)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_pieces_on_two_gpus(fake: FakeCuda, mode: str) -> None:
+    graph, x = two_outputs(), torch.ones(SIZE, SIZE)
+    with Engine(machine(["cuda:0", "cuda:1"], ahead=2), "cuda", EngineConfig(mode=mode)) as engine:
+        for seed in range(4):
+            found = engine.execute(graph, assign(graph, 2, seed), {"x": x}, repeats=2).outputs
+            assert torch.equal(found["w"], expected_outputs(x)["w"])
 
 
 def test_large_tensors_go_through_the_host_in_chunks(

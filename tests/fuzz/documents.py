@@ -5,9 +5,12 @@ import re
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
+from functools import cache
 from io import BytesIO
 from math import inf, isfinite, nan
 from typing import Any
+from warnings import catch_warnings, simplefilter
+from zipfile import ZipFile
 
 import numpy as np
 from hypothesis import strategies as st
@@ -80,6 +83,8 @@ KERNELS = [
 ]
 COMPUTED = changed(GRAPH, {"vertices.kernel": KERNELS, "vertices.dtype": ["float32"] * 4})
 PER_DEVICE = changed(GRAPH, {"vertices.exec_s": [0, [2, 1], [3, 3], [0.5, 1]]})
+IMPORTED = {"format": "pt2", "file": "m.pt2", "sha256": "0" * 64, "coarsen": "pieces"}
+IMPORTED = changed(COMPUTED, {"provenance": IMPORTED})
 EMPTY = {
     "format": "doppler-graph",
     "version": 1,
@@ -150,7 +155,7 @@ PROGRAM = json.loads(graph_to_json(_program))  # with kernels that can run
 PROGRAM_DEVICES = [None if is_input else v % 2 for v, is_input in enumerate(_program.is_input)]
 TRACE = json.loads(trace_to_json(simulate(_graph, _topology, _assignment)))
 TOPOLOGY = json.loads(topology_to_json(_topology))
-GRAPHS = (GRAPH, TIMED, COMPUTED, PER_DEVICE, EMPTY)
+GRAPHS = (GRAPH, TIMED, COMPUTED, PER_DEVICE, IMPORTED, EMPTY)
 
 _config = PolicyConfig(width=2, rounds=1)
 _policy = array_policy(_config)
@@ -340,6 +345,49 @@ def rewired(draw: st.DrawFn, document: Any) -> Any:
     return document
 
 
+@cache
+def piece_graph() -> Any:
+    """A graph of pieces, which needs torch."""
+    from engine.two_outputs import two_outputs
+
+    return json.loads(graph_to_json(two_outputs()))
+
+
+@cache
+def model_file() -> bytes:
+    """A small model as torch saves it, with a size that is a symbol."""
+    import torch
+
+    module, x, file = torch.nn.Linear(2, 2), torch.ones(3, 2), BytesIO()
+    shapes = ({0: torch.export.Dim("n", max=9)},)
+    with catch_warnings():
+        simplefilter("ignore")
+        program = torch.export.export(module, (x,), dynamic_shapes=shapes, strict=False)
+        torch.export.save(program, file)
+    return file.getvalue()
+
+
+@st.composite
+def remodelled(draw: st.DrawFn) -> bytes:
+    """A model in which one of the documents is another."""
+    file = BytesIO()
+    with ZipFile(BytesIO(model_file())) as old, ZipFile(file, "w") as new:
+        documents = ("model.json", "weights_config.json")
+        parts = [name for name in old.namelist() if name.endswith(documents)]
+        changed_part = draw(st.sampled_from(parts))
+        for name in old.namelist():
+            data = old.read(name)
+            if name == changed_part:
+                document = json.loads(data)
+                data = dumped(draw(renamed(document) | renumbered(document)))
+            new.writestr(name, data)
+    return file.getvalue()
+
+
+models = st.deferred(
+    lambda: mostly(remodelled(), mutated_bytes(model_file()) | st.just(model_file()), garbage)
+)
+pieces = st.deferred(lambda: (rewired(piece_graph()) | renamed(piece_graph())).map(dumped))
 kernels = rewired(PROGRAM).map(dumped) | renamed(PROGRAM).map(dumped)
 graphs = mostly(json_files(GRAPHS), text_files(REFERENCE))
 topologies = mostly(json_files([TOPOLOGY]) | text_files(TOML))

@@ -32,7 +32,7 @@ from fuzz.running import Case, check
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-TESTS = 10  # that share the cases
+TESTS = 12  # that share the cases
 CASES = int(os.environ.get("FUZZ_CASES", "0"))
 SETTINGS = settings(
     max_examples=CASES // TESTS + 1 if CASES else 110,
@@ -41,6 +41,7 @@ SETTINGS = settings(
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
+SLOWER = {"models": 5}  # than the others, and so there are as many times fewer
 PLACERS = ["single", "round-robin", "critical-path", "heft"]
 ODD_NAMES = ["[bold].json", "a\x1b[2Jb.json", "x\u202ey.json", "\udcff.json", "a\nb.json", " .json"]
 ODD_NAMES += ["漢.json", "\\.json", ":smile:.txt", "plain", ".json", "'x y'.toml"]
@@ -49,8 +50,10 @@ ODD_NAMES += ["漢.json", "\\.json", ":smile:.txt", "plain", ".json", "'x y'.tom
 def run_cases(cases: st.SearchStrategy[Case], tmp_path: Path) -> None:
     """Check as many cases as there are to be, and say how many there were."""
     count, codes = 0, {0: 0, 2: 0}
+    slower = SLOWER.get(name_of(cases), 1)
+    chosen = settings(parent=SETTINGS, max_examples=SETTINGS.max_examples // slower)
 
-    @SETTINGS
+    @chosen
     @given(cases)
     def each(case: Case) -> None:
         nonlocal count
@@ -63,8 +66,13 @@ def run_cases(cases: st.SearchStrategy[Case], tmp_path: Path) -> None:
             shutil.rmtree(root)
 
     each()
-    assert count >= SETTINGS.max_examples
+    assert count >= chosen.max_examples
     sys.stdout.write(f"{count} cases: {codes[0]} worked, {codes[2]} were refused\n")
+
+
+def name_of(strategy: object) -> str:
+    """What a strategy is about."""
+    return str(strategy).removeprefix("about_").partition("(")[0]
 
 
 @st.composite
@@ -233,6 +241,24 @@ def about_kernels(draw: st.DrawFn) -> Case:
 
 
 @st.composite
+def about_pieces(draw: st.DrawFn) -> Case:
+    """These run."""
+    pytest.importorskip("torch")
+    placed = dumped(UNNAMED | {"devices": [None, 0, 1, 0], "order": None})
+    files = {"g.json": draw(documents.pieces), "a.json": placed}
+    verb = ["execute", "g.json", "a.json", "-t", "cpu2", "--repeat", "1", "--warm-up", "0"]
+    return draw(command(verb, files))
+
+
+@st.composite
+def about_models(draw: st.DrawFn) -> Case:
+    pytest.importorskip("torch")
+    grain = draw(st.sampled_from([[], ["--coarsen", "none"], ["--coarsen", "1"]]))
+    files = {"m.pt2": draw(documents.models)}
+    return draw(command(["import", "m.pt2", *grain], files, must_write=True))
+
+
+@st.composite
 def about_anything(draw: st.DrawFn) -> Case:
     """A file of one kind, whole or broken, where another is expected."""
     whole = st.sampled_from([GRAPH, TIMED, TOPOLOGY, ASSIGNMENT, TRACE]).map(dumped)
@@ -281,10 +307,12 @@ def about_words(draw: st.DrawFn) -> Case:
         about_configs(),
         about_arrays(),
         about_kernels(),
+        about_pieces(),
+        about_models(),
         about_anything(),
         about_words(),
     ],
-    ids=lambda strategy: str(strategy).removeprefix("about_").partition("(")[0],
+    ids=name_of,
 )
 def test_it_works_or_refuses(cases: st.SearchStrategy[Case], tmp_path: Path) -> None:
     run_cases(cases, tmp_path)

@@ -18,7 +18,8 @@ torch = pytest.importorskip("torch")
 from training.tiny import CONFIG, graph  # noqa: E402
 
 from doppler.assignment import Assignment  # noqa: E402
-from doppler.engine.engine import Engine, Execution  # noqa: E402
+from doppler.engine.engine import Engine  # noqa: E402
+from doppler.engine.execution import Execution  # noqa: E402
 from doppler.errors import ConfigError, DopplerError, EngineError, OutputError  # noqa: E402
 from doppler.graph import Graph  # noqa: E402
 from doppler.placers.learned.doppler import DopplerPlacer  # noqa: E402

@@ -13,6 +13,7 @@ from doppler.cli.options import (
     AssignmentFile,
     Force,
     GraphFile,
+    Imports,
     Probe,
     Seed,
     Strategy,
@@ -40,7 +41,8 @@ MAX_NAME_BYTES = 65_000  # of an array in one
 
 if TYPE_CHECKING:
     from doppler.assignment import Assignment
-    from doppler.engine.engine import EngineConfig, Execution
+    from doppler.engine.engine import EngineConfig
+    from doppler.engine.execution import Execution
     from doppler.graph import Graph
     from doppler.topology import Topology
 
@@ -94,6 +96,11 @@ def execute(
             "--output", "-o", metavar="FILE", help="Trace file to write (of the median run)."
         ),
     ] = None,
+    random_weights: Annotated[
+        bool,
+        typer.Option("--random-weights", help="Run an imported model without its weights."),
+    ] = False,
+    imports: Imports = None,
     force: Force = False,
     probe: Probe = False,
     seed: Seed = 0,
@@ -102,7 +109,7 @@ def execute(
     """Run an assignment on real devices: CPU cores, or GPUs.
 
     Prints how long the runs took beside what the simulator says. Only graphs with kernels can run,
-    such as `dop shard` makes.
+    such as `dop shard` makes, and `dop import` of a model.
 
     Example: dop execute graph.json assignment.json --topology cpu2 --backend cpu -o trace.json
     """
@@ -131,6 +138,8 @@ def execute(
     topology = find_topology(topology_name, graph, assignment, probe_again=probe)
     assignment.check(graph, topology)
     given = None if inputs is None else read_arrays(inputs)
+    if backend != "null" and graph.provenance:
+        given = _with_weights(graph, graph_file, given, imports or (), random=random_weights)
     modes = [mode] if mode != AUTO else [DYNAMIC] if bulk_synchronous else [DYNAMIC, FIXED]
     predictions = _predict(graph, topology, assignment, config, modes, seed)
     config = replace(config, mode=_choose(modes, predictions, assignment))
@@ -149,6 +158,23 @@ def execute(
         return
     _print_summary(result, predictions, config.mode)
     announce(output, outputs)
+
+
+def _with_weights(
+    graph: "Graph",
+    path: Path,
+    given: dict[str, Any] | None,
+    imports: Sequence[str],
+    *,
+    random: bool,
+) -> dict[str, Any] | None:
+    """The inputs of a graph that was imported, with the weights of its model."""
+    from doppler.base.files import STANDARD_STREAM
+    from doppler.frontends.archive import import_modules, model_inputs
+
+    import_modules(imports)
+    folder = Path() if str(path) == STANDARD_STREAM else path.parent
+    return model_inputs(graph, None if random else folder, given)
 
 
 def _predict(
@@ -284,9 +310,20 @@ def write_arrays(arrays: dict[str, Any], path: Path, *, force: bool = False) -> 
 
     data = BytesIO()
     with ZipFile(data, "w") as archive:
-        for name, array in arrays.items():
+        for name, value in arrays.items():
+            array = _as_array(value)
             if "\0" in name or len(name.encode()) > MAX_NAME_BYTES:
                 raise ConfigError(f"result `{name[:40]}` has a name that no .npz file can hold")
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 write_array(member, array, allow_pickle=False)
     write_bytes(path, data.getvalue(), kind=ARRAYS, force=force)
+
+
+def _as_array(value: Any) -> Any:
+    """An array, or a tensor as one; in float32, where numpy has no such dtype."""
+    if not hasattr(value, "untyped_storage"):
+        return value
+    try:
+        return value.numpy()
+    except TypeError:
+        return value.float().numpy()

@@ -76,6 +76,14 @@ TopologyName = Annotated[
         "or an assumed one, with a remark.",
     ),
 ]
+Imports = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--import",
+        metavar="MODULE",
+        help="Python module to import first, for operations that it registers; may be repeated.",
+    ),
+]
 Probe = Annotated[
     bool, typer.Option("--probe", help="Measure this machine again, for --topology here.")
 ]

@@ -1,8 +1,5 @@
 """Which machine a command is about: a topology by name, by file, assumed, or this one."""
 
-import os
-import platform
-from pathlib import Path
 from time import time
 from typing import TYPE_CHECKING
 
@@ -14,7 +11,6 @@ if TYPE_CHECKING:
     from doppler.topology import Topology
 
 HERE = "here"  # the name of this machine
-PROBE_S = 10.0  # to measure it for
 DEFAULT = "p100x4"  # assumed for a graph without costs of its own
 
 
@@ -81,43 +77,17 @@ def _made_for(assignment: "Assignment") -> "Topology":
 
 def this_machine(*, probe_again: bool = False) -> "Topology":
     """The topology of this machine: measured once, then read from a cache."""
-    from dataclasses import replace
-
-    from doppler.topology import write_topology
+    from doppler.machine.here import PROBE_S, cache_path, measure, read_cached
 
     path = cache_path()
     if path.is_file() and not probe_again:
-        topology = _read_cached(path)
+        topology = read_cached()
         age = _age(time() - path.stat().st_mtime)
         note(f"this machine as measured {age} ago ({path}); measure again with --probe")
         return topology
-    from doppler.engine.backends.registry import default_backend
-    from doppler.machine.probe import probe
-
-    backend = default_backend()
     note(f"measuring this machine for about {PROBE_S:.0f} s, the first time only …")
     with showing_progress():
-        topology = replace(probe(backend, seconds=PROBE_S).topology, name=HERE)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_topology(topology, path, force=True)
-    return topology
-
-
-def _read_cached(path: Path) -> "Topology":
-    from doppler.errors import ConfigError, DopplerError
-    from doppler.topology import read_topology
-
-    try:
-        return read_topology(path)
-    except DopplerError as error:
-        raise ConfigError(error.message, hint="measure this machine again with --probe") from None
-
-
-def cache_path() -> Path:
-    """The file that this machine's topology is kept in; several may share a home."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    host = "".join(c if c.isalnum() else "-" for c in platform.node())
-    return Path(base) / "doppler" / f"{HERE}-{host}.json"
+        return measure()
 
 
 def _age(seconds: float) -> str:

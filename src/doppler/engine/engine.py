@@ -4,7 +4,7 @@ import gc
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from types import TracebackType
@@ -14,17 +14,16 @@ import numpy as np
 
 from doppler.assignment import Assignment
 from doppler.base.arrays import FloatArray, IntArray, frozen, unbox_fields
-from doppler.base.notebook import html_table, number
 from doppler.base.progress import track
 from doppler.engine.backends.base import Backend
 from doppler.engine.backends.registry import make_backend
+from doppler.engine.execution import Execution
 from doppler.engine.loaded import Loaded
 from doppler.engine.loops import DynamicLoop, FixedLoop, Loop
 from doppler.engine.prepared import Preparation, Prepared
 from doppler.errors import ConfigError, OutOfMemoryError
 from doppler.graph.graph import Graph
 from doppler.problem import Problem
-from doppler.programs.numpy_ops import Array
 from doppler.resolve import as_assignment, as_graph, as_topology
 from doppler.scheduler.choose import (
     DYNAMIC,
@@ -74,44 +73,6 @@ class EngineConfig:
             raise ConfigError(f"spin_s is {self.spin_s}, must not be negative")
         if self.depth < 1:
             raise ConfigError(f"depth is {self.depth}, must be at least 1")
-
-
-@dataclass(frozen=True, slots=True)
-class Execution:
-    """What running an assignment gave.
-
-    >>> import doppler as dp
-    >>> graph = dp.shard(dp.programs.chainmm(size=64, dtype="float32"), parts=2)
-    >>> assignment = dp.place(graph, "cpu2", "round-robin")
-    >>> result = dp.execute(graph, "cpu2", assignment, repeats=3)
-    >>> len(result.makespans_s), list(result.outputs)
-    (3, ['add'])
-    """
-
-    trace: Trace  # of the run whose makespan is the median
-    makespans_s: FloatArray  # (R,) of every measured run
-    peak_bytes: IntArray  # (D,) of each device's memory that a run takes
-    outputs: dict[str, Array] = field(default_factory=dict)  # the graph's results, whole
-
-    def __repr__(self) -> str:
-        mean_s, spread_s = number(self.mean_s), number(self.spread_s)
-        counts = f"{len(self.makespans_s)} runs, {len(self.outputs)} outputs"
-        return f"<Execution: {counts}, makespan {mean_s} ± {spread_s} s>"
-
-    def _repr_html_(self) -> str:
-        columns = ("output", "shape", "dtype")
-        rows = ((name, str(x.shape), str(x.dtype)) for name, x in self.outputs.items())
-        return html_table(repr(self), columns, rows, count=len(self.outputs))
-
-    @property
-    def mean_s(self) -> float:
-        """Mean makespan."""
-        return float(self.makespans_s.mean())
-
-    @property
-    def spread_s(self) -> float:
-        """Standard deviation of the makespans."""
-        return float(self.makespans_s.std())
 
 
 class Engine:
@@ -226,6 +187,21 @@ class Engine:
             self.load(graph)
         return frozen(np.array(self._prepare(assignment, seed).arena_bytes, np.int64))
 
+    def compute(
+        self,
+        graph: Graph,
+        assignment: Assignment,
+        inputs: Mapping[str, Any] | None = None,
+        *,
+        seed: int = 0,
+    ) -> dict[str, Any]:
+        """The results for these inputs, or for random ones; nothing is recorded of the run."""
+        self._cancelled.clear()
+        self.load(graph, inputs)
+        prepared, loop = self._loop(graph, assignment, seed)
+        self._drive(loop, timed=False)
+        return prepared.results(self.backend)
+
     def makespans(
         self,
         graph: Graph,
@@ -251,7 +227,7 @@ class Engine:
 
     def _run(
         self, graph: Graph, assignment: Assignment, seed: int, *, keep: bool = False
-    ) -> tuple[Trace, dict[str, Array]]:
+    ) -> tuple[Trace, dict[str, Any]]:
         prepared, loop = self._loop(graph, assignment, seed)
         self._drive(loop)
         outputs = prepared.results(self.backend) if keep else {}

@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from doppler.base.arrays import rows
 from doppler.engine.backends.base import Backend
 from doppler.engine.kernels import check_kernel, output_like, scratch_bytes, torch_dtype
+from doppler.engine.pieces import PIECE, Cell, check_piece
 from doppler.errors import EngineError, GraphError
-from doppler.graph.graph import Graph
+from doppler.graph.graph import Graph, Kernel
 from doppler.programs.numpy_ops import Array
 from doppler.sharding.evaluate import input_blocks, kernel_of, output_of, result_names
 
@@ -31,40 +33,78 @@ class Loaded:
         self.results = result_names(graph)
         self._placed: dict[tuple[int, int], torch.Tensor] = {}  # (tensor, memory)
         self._on_host: dict[int, torch.Tensor] = {}  # by tensor
+        self._cells: dict[tuple[int, int], tuple[Cell, int]] = {}  # and the device of its memory
+        self._given: dict[int, tuple[Any, int | None]] = {}  # inputs, and which version of each
+        self._blocks: dict[int, torch.Tensor] = {}
+        is_piece = np.array([kernel_of(graph, v).op == PIECE for v in range(graph.num_vertices)])
+        self.in_cell = is_piece[graph.tensor_producer]  # (T,) whether no arena has a place for it
+        self.in_cell[graph.edge_tensor[is_piece[graph.edge_reader]]] = True
+        self._inputs = [(v, output_of(graph, v)) for v in np.flatnonzero(graph.is_input).tolist()]
         self.set_inputs(inputs)
         self.bytes = [0] * graph.num_tensors  # of each tensor
-        for t, v in enumerate(graph.tensor_producer.tolist()):
-            kernel = kernel_of(graph, v)
-            with naming(graph, v):
-                shape, dtype = kernel.shapes[0], torch_dtype(kernel.dtypes[0])
-            self.bytes[t] = prod(shape) * dtype.itemsize
         scratch = [0] * graph.num_vertices
-        for v in graph.assigned.tolist():
-            kernel = kernel_of(graph, v)
-            makers = [kernel_of(graph, int(graph.tensor_producer[t])) for t in kernel.inputs]
+        for v, made in enumerate(rows(graph.output_ptr, graph.output_tensor)):
             with naming(graph, v):
-                check_kernel(kernel)
-                scratch[v] = scratch_bytes(kernel, makers)
-        # The graph with the bytes that it declares, or more where kernels need more.
+                for t, size in zip(made, _output_bytes(kernel_of(graph, v)), strict=True):
+                    self.bytes[t] = size
+                if not graph.is_input[v]:
+                    scratch[v] = self._checked(kernel_of(graph, v))
+        # The graph with the bytes that it declares, or more where kernels need more. What is in a
+        # cell takes none of an arena.
+        sizes = np.maximum(graph.tensor_bytes, self.bytes)
         self.sized = replace(
             graph,
-            tensor_bytes=np.maximum(graph.tensor_bytes, self.bytes),
-            temporary_bytes=np.maximum(graph.temporary_bytes, scratch),
+            tensor_bytes=np.where(self.in_cell, 0.0, sizes),
+            temporary_bytes=np.where(is_piece, 0.0, np.maximum(graph.temporary_bytes, scratch)),
         )
 
+    def _checked(self, kernel: Kernel) -> int:
+        """Bytes of a kernel's intermediate tensors, if it can run."""
+        if kernel.op == PIECE:
+            check_piece(kernel)
+            return 0
+        check_kernel(kernel)
+        makers = [kernel_of(self.graph, int(self.graph.tensor_producer[t])) for t in kernel.inputs]
+        if any(maker.op == PIECE for maker in makers):
+            raise EngineError(f"kernel `{kernel.op}` reads what a piece makes")
+        return scratch_bytes(kernel, makers)
+
     def set_inputs(self, inputs: Mapping[str, Any] | None) -> None:
-        """Other inputs for the runs to come, in the same memory."""
+        """Other inputs for the runs to come; a tensor that has not changed stays where it is."""
+        given: Mapping[int, Any]
         if inputs is None:
-            self._blocks = random_blocks(self.graph)
+            given = random_blocks(self.graph)
         else:
-            whole = {name: np.asarray(value) for name, value in inputs.items()}
-            blocks = input_blocks(self.graph, whole)
-            self._blocks = {t: _tensor(block) for t, block in blocks.items()}
+            given = input_blocks(self.graph, inputs, skipped=self._unchanged(inputs))
+        self._given |= {t: (x, _version(x)) for t, x in given.items()}
+        self._blocks |= {t: _tensor(x, shared=bool(self.in_cell[t])) for t, x in given.items()}
         for (tensor, _), placed in self._placed.items():
             placed.copy_(self._blocks[tensor])
-        for tensor, block in self._blocks.items():
+        for tensor in given:
             if tensor in self._on_host:
-                self._on_host[tensor].copy_(block)
+                self._on_host[tensor].copy_(self._blocks[tensor])
+        for (tensor, _), (cell, device) in self._cells.items():
+            if tensor in given:
+                cell.value = self._backend.share(self._blocks[tensor], device)
+
+    def _unchanged(self, inputs: Mapping[str, Any]) -> frozenset[int]:
+        """The input vertices that hold all of a tensor which was given before, as it is now."""
+        if not self._given:
+            return frozenset()
+        names, found = self.graph.meta_ops, []
+        for v, tensor in self._inputs:
+            x = inputs.get(names[v])
+            before, version = self._given[tensor]
+            if x is before and version is not None and version == _version(x):
+                found.append(v)
+        return frozenset(found)
+
+    def input_cell(self, tensor: int, device: int) -> Cell:
+        """A cell with a block of the inputs in a device's memory, which may be shared."""
+        key = (tensor, self._backend.memory(device))
+        if key not in self._cells:
+            self._cells[key] = Cell(self._backend.share(self._blocks[tensor], device)), device
+        return self._cells[key][0]
 
     def write(self, tensor: int, target: torch.Tensor) -> None:
         """Write a block of the inputs into memory of a device, when no run is under way."""
@@ -99,8 +139,24 @@ def naming(graph: Graph, v: int) -> Iterator[None]:
         raise EngineError(f"{name}: {error.message}", hint=error.hint) from error
 
 
-def _tensor(block: Array) -> torch.Tensor:
-    """A copy of an array as a tensor: it is written to devices whenever they need it."""
+def _output_bytes(kernel: Kernel) -> list[int]:
+    pairs = zip(kernel.shapes, kernel.dtypes, strict=True)
+    return [prod(shape) * torch_dtype(dtype).itemsize for shape, dtype in pairs]
+
+
+def _version(value: Any) -> int | None:
+    """A number that changes with the values of a tensor; None where nobody counts."""
+    is_counted = isinstance(value, torch.Tensor) and not value.is_inference()
+    return value._version if is_counted else None
+
+
+def _tensor(block: Array | torch.Tensor, *, shared: bool) -> torch.Tensor:
+    """A copy of an array as a tensor: it is written to devices whenever they need it.
+
+    A tensor that is `shared` stays itself.
+    """
+    if isinstance(block, torch.Tensor):
+        return block.detach() if shared else block.detach().clone()
     return torch.from_numpy(np.array(block, order="C"))
 
 
@@ -118,5 +174,7 @@ def random_blocks(graph: Graph, seed: int = 0) -> dict[int, torch.Tensor]:
             raise EngineError(f"{where}: {str(error).splitlines()[0]}") from None
         if dtype.is_complex:
             x = torch.exp(1j * x)
+        elif not dtype.is_floating_point and dtype != torch.bool:
+            x = torch.zeros(shape)  # an index that is always there
         blocks[tensor] = x.to(dtype)
     return blocks

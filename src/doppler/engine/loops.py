@@ -62,6 +62,7 @@ class Loop(ABC):
             return done
         for task in done:
             del self._started[task]
+        self._prepared.cells.release(done)
         self._ended, self._progress_s = self._ended + len(done), self._backend.now_s()
         return done
 
@@ -139,6 +140,7 @@ class DynamicLoop(Loop):
     def run(self, *, timed: bool = True) -> None:
         """Run all tasks."""
         state, backend, seen_s = self._state, self._backend, self._seen_s
+        self._prepared.cells.begin()
         backend.begin(self._prepared.plan, timed=timed)
         state.begin(0.0)
         while state.unfinished:
@@ -196,6 +198,7 @@ class FixedLoop(Loop):
         """Run all tasks."""
         schedule = self._prepared.schedule
         assert schedule is not None
+        self._prepared.cells.begin()
         self._backend.begin(self._prepared.plan, timed=timed)
         order = schedule.tasks.tolist()
         if self._capture and not timed:

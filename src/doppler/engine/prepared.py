@@ -8,15 +8,16 @@ import numpy as np
 import torch
 
 from doppler.assignment import Assignment
+from doppler.base.arrays import rows
 from doppler.engine.backends.base import Action, Backend, Behind, Copy, Exec, Plan
 from doppler.engine.kernels import bind_kernel, output_like
 from doppler.engine.layout import copies_in_run, make_layout
 from doppler.engine.loaded import Loaded, naming
 from doppler.engine.operands import Launch
+from doppler.engine.pieces import PIECE, Cell, Cells, bind_piece
 from doppler.errors import ConfigError
 from doppler.graph.graph import Graph
 from doppler.problem import Problem
-from doppler.programs.numpy_ops import Array
 from doppler.schedule import Schedule
 from doppler.scheduler.list_scheduling import list_schedule
 from doppler.scheduler.places import IN_PLACE, Places, TensorCopy
@@ -36,15 +37,24 @@ class Prepared:
     table: TaskTable  # with what the layout adds
     schedule: Schedule | None  # of a run in fixed order
     plan: Plan
-    outputs: dict[int, torch.Tensor]  # results by tensor
+    outputs: dict[int, torch.Tensor | Cell]  # results by tensor
+    names: dict[int, str]  # of these
+    cells: Cells  # what pieces and transfers of their outputs write
     in_place: list[tuple[int, torch.Tensor]]  # input tensors, and where they are before a run
     overwrites: bool  # whether a run takes the places of some of those
     arena_bytes: list[int]  # of each device
 
-    def results(self, backend: Backend) -> dict[str, Array]:
-        """The graph's results by name, whole."""
-        found = {t: backend.get(value).numpy() for t, value in self.outputs.items()}
-        return join_results(self.graph, found) if found else {}
+    def results(self, backend: Backend) -> dict[str, Any]:
+        """The graph's results by name, whole: arrays, but those that pieces made are tensors."""
+        made, found = {}, {}
+        for t, value in self.outputs.items():
+            if isinstance(value, Cell):
+                made[t] = backend.get(value.value)
+            else:
+                found[t] = backend.get(value).numpy()
+        if not made:
+            return join_results(self.graph, found) if found else {}
+        return {self.names[t]: value for t, value in sorted((made | found).items())}
 
 
 class PlannedTasks(NamedTuple):
@@ -84,6 +94,11 @@ class Preparation:
                 "others of any level",
                 hint="leave out `synchronous`, or the plan",
             )
+        if plan is not None and self._loaded is not None and self._loaded.in_cell.any():
+            raise ConfigError(
+                "a memory plan cannot run for a graph of pieces, whose tensors have no places",
+                hint="use devices with more memory",
+            )
         plain = enumerate_tasks(graph, topology, assignment.devices)
         tasks = with_moves(topology, plain, plan)
         planned: list[Schedule] = []
@@ -120,11 +135,18 @@ class Preparation:
             rooms = [-1] * len(table.needs)
             for task, room in zip(schedule.tasks.tolist(), schedule.rooms.tolist(), strict=True):
                 rooms[task] = room
+            if self._loaded is not None:
+                for k in _in_place_already(tasks, self._loaded, self._problem):
+                    rooms[graph.num_vertices + k] = -1  # it is no copy, and takes no lane
             behind = Behind(table.needs, rooms)
-        values = _Values(self._loaded, self._backend, places) if self._loaded else None
+        values = _Values(self._loaded, self._backend, places, tasks) if self._loaded else None
         actions = self._actions(tasks, values)
         plan = self._backend.prepare(graph, tasks, actions, behind)
-        in_place = [copy for copy in places.copies if copy.writer == IN_PLACE]
+        in_place = [
+            copy
+            for copy in places.copies
+            if copy.writer == IN_PLACE and not (values and values.in_cell[copy.tensor])
+        ]
         return Prepared(
             graph=graph,
             assignment=assignment,
@@ -132,7 +154,9 @@ class Preparation:
             table=table,
             schedule=schedule,
             plan=plan,
-            outputs=values.results() if values else {},
+            outputs=values.results(tasks) if values else {},
+            names=self._loaded.results if self._loaded else {},
+            cells=values.cells if values else Cells(),
             in_place=[(c.tensor, values.of(c)) for c in in_place] if values else [],
             overwrites=bool(places.after) and not all(copy.is_kept for copy in in_place),
             arena_bytes=places.top,
@@ -147,6 +171,9 @@ class Preparation:
         moves = zip(*(column.tolist() for column in columns), strict=True)
         for k, (tensor, link, source, target) in enumerate(moves):
             copy = Copy(link, source, target)
+            if values is not None and values.in_cell[tensor]:
+                actions[size + k] = values.move(tensor, copy)
+                continue
             if values is not None:
                 task = size + k
                 value = values.on_host(tensor) if source == host else values.read(task, tensor)
@@ -154,15 +181,17 @@ class Preparation:
                 copy = Copy(link, source, target, value, output)
             actions[size + k] = copy
         for v in graph.assigned.tolist():
-            actions[v] = Exec(devices[v], values.launches(v, devices[v]) if values else ())
+            actions[v] = values.exec(v, devices[v]) if values else Exec(devices[v])
         return actions
 
 
 class _Values:
     """The tensors that tasks read and write: in arenas of a backend, on the host, everywhere."""
 
-    def __init__(self, loaded: Loaded, backend: Backend, places: Places) -> None:
+    def __init__(self, loaded: Loaded, backend: Backend, places: Places, tasks: Tasks) -> None:
         self._loaded, self._graph, self._places = loaded, loaded.graph, places
+        self.in_cell, self.cells = loaded.in_cell, Cells()
+        self._cell_of = _make_cells(loaded, tasks, self.cells)
         self._arenas = {d: backend.arena(d, size) for d, size in enumerate(places.top) if size}
         self._number = {id(copy): i for i, copy in enumerate(places.copies)}
         self._made = {(c.writer, c.tensor): c for c in places.copies if c.writer != IN_PLACE}
@@ -186,25 +215,53 @@ class _Values:
         """A tensor in memory of the host."""
         return self._loaded.on_host(tensor)
 
+    def move(self, tensor: int, copy: Copy) -> Action:
+        """The transfer of what is in a cell; an input is there before the run begins."""
+        if (tensor, copy.source) not in self._cell_of:
+            return Exec(copy.target)
+        value, output = self._cell_of[tensor, copy.source], self._cell_of[tensor, copy.target]
+        return copy._replace(value=value, output=output)
+
+    def exec(self, v: int, device: int) -> Exec:
+        """The kernel of a vertex bound to its tensors, or a piece to its cells."""
+        kernel = kernel_of(self._graph, v)
+        if kernel.op != PIECE:
+            return Exec(device, self.launches(v, device))
+        outputs = self._graph.output_tensor[self._graph.output_ptr[v] :][: len(kernel.shapes)]
+        targets = [self._cell_of[t, device] for t in outputs.tolist()]
+        inputs = [self._source(v, t, device) for t in kernel.inputs]
+        with naming(self._graph, v):
+            return Exec(device, (bind_piece(kernel, inputs, targets),), bound=False)
+
+    def _source(self, v: int, tensor: int, device: int) -> Cell:
+        if self._graph.is_input[self._graph.tensor_producer[tensor]]:
+            return self._loaded.input_cell(tensor, device)
+        return self._cell_of.get((tensor, device)) or Cell(self.read(v, tensor))
+
     def launches(self, v: int, device: int) -> Sequence[Launch]:
         """What runs the kernel of a vertex."""
         graph, kernel = self._graph, kernel_of(self._graph, v)
         inputs = [
-            self.read(v, t) if (v, t) in self._read else self._loaded.everywhere(t, device)
+            self.read(v, t)
+            if (v, t) in self._read and not self.in_cell[t]
+            else self._loaded.everywhere(t, device)
             for t in kernel.inputs
         ]
         with naming(graph, v):
             output = self.made(v, output_of(graph, v))
             return bind_kernel(kernel, inputs, output, self._scratch(v, device))
 
-    def results(self) -> dict[int, torch.Tensor]:
+    def results(self, tasks: Tasks) -> dict[int, torch.Tensor | Cell]:
         """The results by tensor: where they are made, or on the host if they are not kept there."""
-        makers = self._graph.tensor_producer.tolist()
-        found = {t: self._made.get((makers[t], t)) for t in self._loaded.results}
-        return {
-            t: self.on_host(t) if copy is None or not copy.is_kept else self.of(copy)
-            for t, copy in found.items()
-        }
+        makers, found = self._graph.tensor_producer.tolist(), dict[int, torch.Tensor | Cell]()
+        for t in self._loaded.results:
+            copy = self._made.get((makers[t], t))
+            if cell := self._cell_of.get((t, int(tasks.devices[makers[t]]))):
+                found[t] = cell
+            else:
+                is_there = copy is not None and copy.is_kept
+                found[t] = self.of(copy) if copy and is_there else self.on_host(t)
+        return found
 
     def _scratch(self, task: int, device: int) -> Any:
         """What makes room for the intermediate tensors of a task."""
@@ -225,3 +282,29 @@ class _Values:
         if device not in self._arenas:  # nothing there has any bytes
             return torch.empty(tuple(shape), dtype=dtype)
         return self._arenas[device][offset : offset + count].view(dtype).view(tuple(shape))
+
+
+def _in_place_already(tasks: Tasks, loaded: Loaded, problem: Problem) -> list[int]:
+    """The transfers from the host of inputs that are in cells: these are there before a run."""
+    arrives = (tasks.source == problem.topology.num_devices) & loaded.in_cell[tasks.tensor]
+    return list(np.flatnonzero(arrives).tolist())
+
+
+def _make_cells(loaded: Loaded, tasks: Tasks, cells: Cells) -> dict[tuple[int, int], Cell]:
+    """A cell for all that pieces make, on their devices and where it is moved."""
+    graph, devices = loaded.graph, tasks.devices.tolist()
+    readers, size = rows(graph.reader_ptr, graph.reader), graph.num_vertices
+    moved: dict[int, list[tuple[int, int]]] = {}  # transfers and their targets, by tensor
+    for k, tensor in enumerate(tasks.tensor.tolist()):
+        moved.setdefault(tensor, []).append((size + k, int(tasks.target[k])))
+    made: dict[tuple[int, int], Cell] = {}
+    for t, v in enumerate(graph.tensor_producer.tolist()):
+        if kernel_of(graph, v).op != PIECE:
+            continue
+        here = [r for r in readers[t] if devices[r] == devices[v]]
+        users = [*here, *(task for task, _ in moved.get(t, ()))]
+        made[t, devices[v]] = cells.new(v, users, kept=t in loaded.results)
+        for task, target in moved.get(t, ()):
+            there = [r for r in readers[t] if devices[r] == target]
+            made[t, target] = cells.new(task, there, kept=False)
+    return made

@@ -19,6 +19,7 @@ from doppler.graph.columns import (
     check_edges,
     checked_kernels,
     checked_name,
+    checked_provenance,
     edge_columns,
     exec_table,
     ids_of,
@@ -41,8 +42,8 @@ class GraphBuilder:
     <Graph 'two matmuls': 3 vertices (1 inputs), 3 tensors, 2 edges>
     """
 
-    def __init__(self, name: str = "graph") -> None:
-        self.name = name
+    def __init__(self, name: str = "graph", provenance: Mapping[str, str] | None = None) -> None:
+        self.name, self.provenance = name, provenance
         self._vertices: list[dict[str, Any]] = []
         self._tensors: list[tuple[int, float, float | None]] = []
         self._edges: list[tuple[int, int]] = []
@@ -118,6 +119,7 @@ class GraphBuilder:
             transfer_s=self._explicit([t[2] for t in self._tensors], "transfer_s"),
             edge_tensor=[e[0] for e in self._edges],
             edge_reader=[e[1] for e in self._edges],
+            provenance=self.provenance,
         )
 
     def _explicit(self, values: list[Any], column: str) -> list[Any] | None:
@@ -154,6 +156,7 @@ def build_graph(
     kernels: Sequence[Kernel | None] = (),
     exec_s: Sequence[Any] | FloatArray | None = None,
     transfer_s: Sequence[float] | FloatArray | None = None,
+    provenance: Mapping[str, str] | None = None,
 ) -> Graph:
     """A Graph of these columns, or a `GraphError` that says what is wrong with them."""
     size = len(kinds)
@@ -190,6 +193,7 @@ def build_graph(
         transfer_s=moves_s,
         edge_tensor=frozen(edge_tensors),
         edge_reader=frozen(edge_readers),
+        provenance=checked_provenance(provenance),
         **derived,
     )
 

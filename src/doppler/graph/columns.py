@@ -1,7 +1,7 @@
 """Columns of a graph: checked, and with errors that name the bad entry."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -85,6 +85,16 @@ def checked_name(name: Any) -> str:
     if not isinstance(name, str):
         raise GraphError(f"the graph's name must be text, not {name!r}")
     return name
+
+
+def checked_provenance(provenance: Any) -> dict[str, str]:
+    """What a graph was made from, if it is texts by name."""
+    found = {} if provenance is None else provenance
+    if not isinstance(found, Mapping) or not all(
+        isinstance(name, str) and isinstance(value, str) for name, value in found.items()
+    ):
+        raise GraphError(f"the graph's provenance must be texts by name, not {provenance!r}")
+    return dict(found)
 
 
 def _check_text(column: str, values: tuple[Any, ...], size: int) -> None:

@@ -32,6 +32,17 @@ class Kernel:
     def __post_init__(self) -> None:
         unbox_fields(self)
 
+    def result_names(self) -> list[Any]:
+        """What result each output is, or is a block of; None for those that are none.
+
+        The attribute `results` has one for each output, `result` one for them all.
+        """
+        count = len(self.shapes)
+        names = self.attributes.get("results")
+        if isinstance(names, (list, tuple)) and len(names) == count:
+            return list(names)
+        return [self.attributes.get("result")] * count
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
@@ -66,6 +77,7 @@ class Graph:
     transfer_s: FloatArray | None  # (T,) explicit seconds between any two devices
     edge_tensor: IntArray  # (E,) tensor that is read; edges are sorted by (tensor, reader)
     edge_reader: IntArray  # (E,) vertex that reads it
+    provenance: Mapping[str, str]  # what it was made from, where that is known: file, digest, …
     # Derived from the above.
     is_input: BoolArray  # (V,) kind is "input": never assigned
     arrives: BoolArray  # (V,) an input that comes from the host: "streamed" or "loaded"
@@ -97,8 +109,12 @@ class Graph:
     def is_result(self) -> BoolArray:
         """(T,) whether a tensor is part of a result that a kernel names, and so stays."""
         named = [k is not None and "result" in k.attributes for k in self.kernels]
-        vertices = np.array(named or [False] * self.num_vertices, np.bool_)
-        return vertices[self.tensor_producer]
+        found = np.array(named or [False] * self.num_vertices, np.bool_)[self.tensor_producer]
+        for v, kernel in enumerate(self.kernels):
+            if kernel is not None and "results" in kernel.attributes:
+                outputs = self.output_tensor[self.output_ptr[v] : self.output_ptr[v + 1]]
+                found[outputs] = [name is not None for name in kernel.result_names()]
+        return found
 
     @property
     def num_tensors(self) -> int:
@@ -188,6 +204,7 @@ _DEFINING = (
     "transfer_s",
     "edge_tensor",
     "edge_reader",
+    "provenance",
 )
 
 

@@ -53,7 +53,7 @@ def graph_from_json(text: str, *, source: str = "graph") -> Graph:
     check_keys(
         document,
         required=("format", "version", "vertices", "tensors", "edges"),
-        optional=("name",),
+        optional=("name", "provenance"),
         source=source,
     )
     columns = _columns(
@@ -70,7 +70,9 @@ def graph_from_json(text: str, *, source: str = "graph") -> Graph:
         _kernel(k, f"{source}: vertices.kernel[{i}]") for i, k in enumerate(kernels)
     ]
     try:
-        return build_graph(name=document.get("name", "graph"), **columns)
+        return build_graph(
+            name=document.get("name", "graph"), provenance=document.get("provenance"), **columns
+        )
     except GraphError as error:
         raise GraphError(f"{source}: {error.message}", hint=error.hint) from None
 
@@ -97,8 +99,10 @@ def graph_to_json(graph: Graph) -> str:
     if graph.transfer_s is not None:
         tensors["transfer_s"] = plain(graph.transfer_s)
     edges = {"tensor": plain(graph.edge_tensor), "reader": plain(graph.edge_reader)}
+    provenance = {"provenance": dict(graph.provenance)} if graph.provenance else {}
     return to_json(
         {"format": FORMAT, "version": VERSION, "name": graph.name}
+        | provenance
         | {"vertices": vertices, "tensors": tensors, "edges": edges}
     )
 

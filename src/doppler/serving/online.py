@@ -12,7 +12,7 @@ import numpy as np
 
 from doppler.assignment import Assignment
 from doppler.base.arrays import IntArray
-from doppler.engine.engine import Execution
+from doppler.engine.execution import Execution
 from doppler.errors import DopplerError
 from doppler.graph.graph import Graph
 from doppler.placers.warm_up import warm_up_search

@@ -1,10 +1,11 @@
 """The values of a sharded graph, computed vertex by vertex in numpy: the oracle of execution."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 import numpy as np
 
+from doppler.base.arrays import rows
 from doppler.errors import GraphError
 from doppler.graph.graph import Graph, Kernel
 from doppler.graph.ops import OpKind
@@ -21,15 +22,24 @@ def evaluate_graph(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array
     return join_results(graph, values)
 
 
-def input_blocks(graph: Graph, inputs: Mapping[str, Array]) -> dict[int, Array]:
-    """The block of an input that each input vertex holds, by tensor, for whole inputs by name."""
+def input_blocks(
+    graph: Graph, inputs: Mapping[str, Array], *, skipped: Container[int] = ()
+) -> dict[int, Array]:
+    """The block of an input that each input vertex holds, by tensor, for whole inputs by name.
+
+    Inputs are arrays, or tensors of torch; a block that is all of its input is that itself. Some
+    vertices may be skipped, which hold all of their inputs.
+    """
     if not graph.kernels:
         raise GraphError(f"graph `{graph.name}` has no kernels to evaluate")
-    whole = _whole_inputs(graph, inputs)
-    return {
-        output_of(graph, v): whole[graph.meta_ops[v]][_slices(graph, v)]
-        for v in np.flatnonzero(graph.is_input).tolist()
-    }
+    vertices = [v for v in np.flatnonzero(graph.is_input).tolist() if v not in skipped]
+    whole = _whole_inputs(graph, inputs, vertices)
+    blocks = {}
+    for v in vertices:
+        value, shape = whole[graph.meta_ops[v]], kernel_of(graph, v).shapes[0]
+        is_all = tuple(value.shape) == shape
+        blocks[output_of(graph, v)] = value if is_all else value[_slices(graph, v)]
+    return blocks
 
 
 def result_names(graph: Graph) -> dict[int, str]:
@@ -40,16 +50,20 @@ def result_names(graph: Graph) -> dict[int, str]:
     """
     is_read = np.zeros(graph.num_tensors, np.bool_)
     is_read[graph.edge_tensor] = True
-    named = any(kernel is not None and "result" in kernel.attributes for kernel in graph.kernels)
+    named = any(
+        kernel is not None and not kernel.attributes.keys().isdisjoint(("result", "results"))
+        for kernel in graph.kernels
+    )
     names = {}
-    for tensor, v in enumerate(graph.tensor_producer.tolist()):
-        unread = None if named or is_read[tensor] or graph.is_input[v] else graph.meta_ops[v]
-        name = kernel_of(graph, v).attributes.get("result", unread)
-        if name is None:
-            continue
-        if not isinstance(name, str):
-            raise GraphError(f"the kernel of `{graph.vertex_names[v]}` has the result {name!r}")
-        names[tensor] = name
+    for v, tensors in enumerate(rows(graph.output_ptr, graph.output_tensor)):
+        for tensor, name in zip(tensors, kernel_of(graph, v).result_names(), strict=True):
+            if not named and not is_read[tensor] and not graph.is_input[v]:
+                name = graph.meta_ops[v]
+            if name is None:
+                continue
+            if not isinstance(name, str):
+                raise GraphError(f"the kernel of `{graph.vertex_names[v]}` has the result {name!r}")
+            names[tensor] = name
     return names
 
 
@@ -141,10 +155,10 @@ def assemble(operand: Any, inputs: list[Array]) -> Array:
     return result
 
 
-def _whole_inputs(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """The inputs that the graph reads blocks of, each of the shape that its blocks make up."""
+def _whole_inputs(graph: Graph, inputs: Mapping[str, Array], of: list[int]) -> dict[str, Array]:
+    """The inputs that vertices hold blocks of, each of the shape that its blocks make up."""
     blocks: dict[str, list[int]] = {}
-    for v in np.flatnonzero(graph.is_input).tolist():
+    for v in of:
         output_of(graph, v)
         blocks.setdefault(graph.meta_ops[v], []).append(v)
     result = {}
@@ -152,12 +166,13 @@ def _whole_inputs(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]
         if name not in inputs:
             given = ", ".join(inputs) or "none"
             raise GraphError(f"input `{name}` is missing", hint=f"given: {given}")
-        value = np.asarray(inputs[name])
+        value = inputs[name]
+        if not hasattr(value, "dtype"):
+            value = np.asarray(value)
         shape, dtype = _whole_shape(graph, vertices), kernel_of(graph, vertices[0]).dtypes[0]
-        if value.shape != shape or value.dtype != dtype:
-            raise GraphError(
-                f"input `{name}` is {value.dtype} {value.shape}, expected {dtype} {shape}"
-            )
+        own_shape, own_dtype = tuple(value.shape), str(value.dtype).removeprefix("torch.")
+        if own_shape != shape or own_dtype != dtype:
+            raise GraphError(f"input `{name}` is {own_dtype} {own_shape}, expected {dtype} {shape}")
         result[name] = value
     return result
 

@@ -17,6 +17,7 @@ class Exec(NamedTuple):
 
     device: int
     launches: Sequence[Launch] = ()  # what runs it; nothing on a backend that does not compute
+    bound: bool = True  # whether it uses the same tensors in every run
 
 
 class Copy(NamedTuple):
@@ -28,8 +29,8 @@ class Copy(NamedTuple):
     link: int
     source: int  # device, or the host
     target: int
-    value: Any = None  # the tensor on the source; None on a backend that does not compute
-    output: Any = None  # and where it goes
+    value: Any = None  # the tensor on the source, or its cell; None where nothing is computed
+    output: Any = None  # and where it goes: a tensor, or a cell
 
 
 class Behind(NamedTuple):
@@ -125,6 +126,10 @@ class Backend(Protocol):
 
     def put(self, value: torch.Tensor, device: int) -> torch.Tensor:
         """A CPU tensor in a device's memory, when no run is under way."""
+        ...
+
+    def share(self, value: torch.Tensor, device: int) -> torch.Tensor:
+        """A tensor in a device's memory: itself, where it is there already."""
         ...
 
     def get(self, value: torch.Tensor) -> torch.Tensor:

@@ -18,6 +18,7 @@ import torch
 from doppler.base.arrays import FloatArray
 from doppler.engine.backends.base import Actions, Arenas, Behind, Exec, TaskError, new_memory
 from doppler.engine.backends.workers import GRACE_S, Crew, Job, SharedRun, dismiss, hire, join
+from doppler.engine.pieces import Cell
 from doppler.errors import TopologyError
 from doppler.graph.graph import Graph
 from doppler.tasks import Tasks
@@ -74,7 +75,9 @@ class CpuBackend:
             elif isinstance(action, Exec):
                 jobs.append((action.device, Job(task, action.launches, needed)))
             else:
-                launches = (partial(action.output.copy_, action.value),)
+                to_cell = isinstance(action.output, Cell)
+                copy = action.output.take if to_cell else action.output.copy_
+                launches = (partial(copy, action.value),)
                 jobs.append((self._num_devices + action.link, Job(task, launches, needed)))
         crews = sorted({each[0] for each in jobs if each is not None})
         return _Plan(jobs, crews, behind is not None)
@@ -152,6 +155,10 @@ class CpuBackend:
     def put(self, value: torch.Tensor, device: int) -> torch.Tensor:
         """A copy, which every device can read where it is."""
         return value.clone(memory_format=torch.contiguous_format)
+
+    def share(self, value: torch.Tensor, device: int) -> torch.Tensor:
+        """The tensor itself, unless it is on a GPU."""
+        return value.to("cpu")
 
     def get(self, value: torch.Tensor) -> torch.Tensor:
         """A copy: the tensor's memory is used again."""

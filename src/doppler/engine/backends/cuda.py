@@ -22,6 +22,7 @@ from doppler.engine.backends.addresses import addresses
 from doppler.engine.backends.base import Actions, Arenas, Behind, Copy, TaskError
 from doppler.engine.backends.cuda_plan import CudaPlan, Wiring
 from doppler.engine.backends.lanes import OUT, RUN, Lane, least_loaded, new_event, pinned_memory
+from doppler.engine.pieces import Cell
 from doppler.errors import EngineError
 from doppler.graph.graph import Graph
 from doppler.tasks import Tasks
@@ -123,9 +124,16 @@ class CudaBackend:
         self._busy[lane] = None
 
     def start_all(self, tasks: Sequence[int]) -> None:
-        """Start all tasks of a fixed order, in an untimed run, as one CUDA graph."""
+        """Start all tasks of a fixed order, in an untimed run, as one CUDA graph.
+
+        One after the other, where they use other tensors in every run.
+        """
         assert self._plan is not None
         assert not self._timed  # events inside a graph have no times
+        if not self._plan.is_bound:
+            for task in tasks:
+                self.start(task)
+            return
         stream = self._own.stream(self._wiring.whole[self._gpus[0]], OUT)
         whole = self._plan.whole(tasks, stream)
         self._zero = perf_counter()  # to capture it the first time is no part of the run
@@ -203,6 +211,10 @@ class CudaBackend:
     def put(self, value: torch.Tensor, device: int) -> torch.Tensor:
         """A CPU tensor in a device's memory."""
         return value.contiguous().to(_where(self._gpus[device]), copy=True)
+
+    def share(self, value: torch.Tensor, device: int) -> torch.Tensor:
+        """The tensor itself if it is on that GPU, else a copy there."""
+        return value.to(_where(self._gpus[device]))
 
     def get(self, value: torch.Tensor) -> torch.Tensor:
         """A copy of a tensor of any device as a CPU tensor."""
@@ -300,7 +312,8 @@ class CudaBackend:
             staged = self._wiring.through_host(copy)
             route = (copy.link, *self._wiring.gpus(copy), staged)
             _, largest = routes.get(route, (None, 0))
-            routes[route] = (copy, max(copy.value.nbytes, largest))
+            size = 0 if isinstance(copy.value, Cell) else copy.value.nbytes
+            routes[route] = (copy, max(size, largest))
         for route, (copy, size) in routes.items():
             if route[-1]:
                 for lane in self._lanes[route[0]]:

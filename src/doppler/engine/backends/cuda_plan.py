@@ -12,6 +12,7 @@ from doppler.engine.backends.base import Action, Actions, Behind, Copy, Exec
 from doppler.engine.backends.driver import Address
 from doppler.engine.backends.lanes import IN, OUT, RUN, Lane, chunks, new_event
 from doppler.engine.operands import Launch
+from doppler.engine.pieces import Cell
 from doppler.topology.topology import Link
 
 Calls = Sequence[Launch]
@@ -75,6 +76,11 @@ class CudaPlan:
         self._starts: dict[bool, list[Start]] = {}
         self._whole: WholeRun | None = None
 
+    @property
+    def is_bound(self) -> bool:
+        """Whether all tasks use the same tensors in every run."""
+        return all(action.bound for action in self.actions if isinstance(action, Exec))
+
     def count_run(self) -> None:
         """Note that another run begins.
 
@@ -124,7 +130,7 @@ class CudaPlan:
                 source = target = where[action.device].gpu
             elif action is not None:
                 source, target = self._wiring.gpus(action)
-                if not self._wiring.through_host(action):
+                if isinstance(action.value, Cell) or not self._wiring.through_host(action):
                     target = source  # torch too copies on a stream of the source
             else:
                 continue
@@ -174,7 +180,8 @@ class CudaPlan:
         calls += self._waits(task, stream, events)
         calls += _record(events.begin[task], stream)
         key = (task, stream.cuda_stream)
-        if self._begun > 1 and self._may_capture and key not in self._captured:
+        may_capture = self._may_capture and action.bound
+        if self._begun > 1 and may_capture and key not in self._captured:
             self._captured[key] = _capture(action.launches, stream, self._pool_of(stream))
         captured = self._captured.get(key)
         calls += _launches(action.launches) if captured is None else [captured]
@@ -189,6 +196,8 @@ class CudaPlan:
 
     def _copy(self, task: int, action: Copy, lane: Lane, events: Events) -> Calls:
         source, target = self._wiring.gpus(action)
+        if isinstance(action.value, Cell):
+            return self._copy_cell(task, action, lane, (source, target), events)
         if self._wiring.through_host(action):
             return self._copy_through_host(task, action, lane, (source, target), events)
         stream, tail = lane.stream(self._wiring.whole[source], OUT), lane.tail_of(source)
@@ -199,6 +208,31 @@ class CudaPlan:
             calls.append(_copy_bytes(action.output, action.value, stream))
         else:
             calls += _launches((partial(action.output.copy_, action.value, non_blocking=True),))
+        return [*calls, *_record(events.end[task], stream), *_record(tail, stream)]
+
+    def _copy_cell(
+        self, task: int, action: Copy, lane: Lane, gpus: tuple[int, int], events: Events
+    ) -> Calls:
+        """A copy of a tensor that is known only when the task is started.
+
+        Room for it is allocated on a stream of its own, on which nothing runs: what was freed
+        there has no reader left.
+        """
+        source, target = gpus
+        stream, tail = lane.stream(self._wiring.whole[source], OUT), lane.tail_of(source)
+        rooms = lane.stream(self._wiring.whole[target], IN)
+
+        def copy() -> None:
+            value = action.value.value
+            with torch.cuda.stream(rooms):
+                room = torch.empty_like(value, device=_where(target))
+            room.copy_(value, non_blocking=True)
+            action.output.value = room
+
+        calls: list[Launch] = [partial(torch.cuda.set_stream, stream)]
+        calls += self._waits(task, stream, events)
+        calls += [partial(each.wait, stream) for each in self._tails(lane, tail)]
+        calls += [*_record(events.begin[task], stream), *_launches((copy,))]
         return [*calls, *_record(events.end[task], stream), *_record(tail, stream)]
 
     def _copy_through_host(
@@ -315,6 +349,10 @@ def _join(ahead: torch.cuda.Stream, behind: torch.cuda.Stream) -> list[Launch]:
     """Calls that make one stream wait for what is queued on another."""
     event = new_event(timed=False)
     return [*_record(event, ahead), partial(event.wait, behind)]
+
+
+def _where(gpu: int) -> torch.device:
+    return torch.device("cuda", gpu)
 
 
 def _record(event: Any, stream: torch.cuda.Stream) -> list[Launch]:

@@ -131,6 +131,10 @@ class NullBackend:
         """Nothing to put."""
         return value
 
+    def share(self, value: Any, device: int) -> Any:
+        """Nothing to put."""
+        return value
+
     def get(self, value: Any) -> Any:
         """Nothing to get."""
         return value

@@ -1,0 +1,275 @@
+"""PyTorch modules as graphs: exported, folded, coarsened into pieces, priced."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Node
+from torch.utils._pytree import SequenceKey, tree_flatten_with_path, tree_unflatten
+
+from doppler.engine.pieces import PIECE
+from doppler.errors import ConfigError, ModelError
+from doppler.frontends.calls import CallWriter, PieceCalls
+from doppler.frontends.coarsen import Groups
+from doppler.frontends.fold import Folded, fold, owner
+from doppler.frontends.node_costs import NodeCosts, temporary_bytes
+from doppler.frontends.nodes import (
+    bytes_of,
+    dtype_name,
+    is_heavy,
+    is_view,
+    op_name,
+    shape_of,
+    tensors_of,
+)
+from doppler.frontends.torch_model import Named, TorchModel
+from doppler.graph.builder import GraphBuilder
+from doppler.graph.graph import Kernel
+from doppler.graph.ops import InputKind, OpKind
+
+PIECES, NONE = "pieces", "none"  # ways to coarsen
+_PRODUCTS = frozenset({"linear", "matmul", "mm", "addmm", "bmm", "baddbmm", "addbmm", "einsum"})
+
+
+def from_torch(
+    module: torch.nn.Module,
+    args: tuple[Any, ...] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    coarsen: str | int = PIECES,
+    name: str | None = None,
+) -> TorchModel:
+    """A module as a graph, traced with these arguments, whose shapes it keeps.
+
+    Vertices are pieces: sequences of operations with at most one heavy operation, such as a product
+    of matrices. `coarsen` is `pieces`, `none` for a vertex for every operation that is not a view,
+    or a number of pieces to merge down to. On the meta device nothing is computed or allocated, so
+    a model that no machine here could hold can be placed and simulated.
+
+    >>> import doppler as dp, torch
+    >>> module = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    >>> dp.from_torch(module, (torch.ones(1, 8),)).graph.kinds
+    ('input', 'input', 'input', 'matmul', 'input', 'input', 'matmul')
+    """
+    if not isinstance(module, torch.nn.Module):
+        raise ModelError(f"`module` is a {type(module).__name__}, not a torch.nn.Module")
+    if not isinstance(args, (tuple, list)):
+        raise ModelError("`args` must be a tuple of the module's arguments")
+    check_coarsening(coarsen)
+    with _quiet(), torch.no_grad():
+        try:
+            program = torch.export.export(module, tuple(args), dict(kwargs or {}), strict=False)
+        except ModelError:
+            raise
+        except Exception as error:  # what a module raises while it is traced may be anything
+            raise ModelError(
+                f"torch.export cannot trace the module: {type(error).__name__}: {_first(error)}",
+                hint="branches on values of tensors need torch.cond; see torch.export's guide",
+            ) from error
+    return from_program(program, coarsen=coarsen, name=name or type(module).__name__)
+
+
+def from_program(
+    program: ExportedProgram,
+    *,
+    coarsen: str | int = PIECES,
+    name: str = "model",
+    provenance: Mapping[str, str] | None = None,
+) -> TorchModel:
+    """An exported program as a graph."""
+    check_coarsening(coarsen)
+    with _quiet(), torch.no_grad():
+        try:
+            functional = program.run_decompositions({})
+        except Exception as error:  # as above
+            why = f"{type(error).__name__}: {_first(error)}"
+            raise ModelError(f"the program cannot be made functional: {why}") from error
+        return _Importer(functional, coarsen, GraphBuilder(name, provenance)).model()
+
+
+def check_coarsening(coarsen: str | int) -> None:
+    """Raise a `ConfigError` unless it is a way to coarsen."""
+    is_count = isinstance(coarsen, int) and not isinstance(coarsen, bool) and coarsen >= 1
+    if not is_count and coarsen not in (PIECES, NONE):
+        raise ConfigError(
+            f"coarsen is {coarsen!r}", hint="it is `pieces`, `none`, or a number of pieces"
+        )
+
+
+class _Importer:
+    """One program that becomes a graph."""
+
+    def __init__(self, program: ExportedProgram, coarsen: str | int, builder: GraphBuilder) -> None:
+        self._program, self._coarsen, self._builder = program, coarsen, builder
+        self._folded: Folded = fold(program)
+        self._costs = NodeCosts()
+        folded = self._folded
+        self._writer = CallWriter(folded.free, folded.constants, folded.mutations)
+        self._tensors: dict[Node, int] = {}  # by value
+        self._weights: dict[str, torch.Tensor] = {}
+        self._shared: dict[Any, int] = {}  # tensors by memory: tied weights are one input
+        self._taken: set[str] = set()  # names of vertices
+
+    def model(self) -> TorchModel:
+        """The graph and what belongs to it."""
+        folded, spec = self._folded, self._program.call_spec
+        results = self._result_names()
+        for nodes, outputs in self._pieces(set(results)):
+            self._add_piece(nodes, self._writer.piece(nodes, outputs), results)
+        for node in folded.arguments:
+            if isinstance(node, Node):  # what nobody reads is an input nonetheless
+                self._input(node)
+        given = {n for n in folded.arguments if isinstance(n, Node)}
+        return TorchModel(
+            graph=self._builder.build(),
+            weights=self._weights,
+            arguments=[Named(n.name) if isinstance(n, Node) else n for n in folded.arguments],
+            results=[
+                Named(results.get(n, n.name), is_input=n in given) if isinstance(n, Node) else n
+                for n in folded.results
+            ],
+            in_spec=spec.in_spec,
+            out_spec=spec.out_spec,
+            mutated=tuple(folded.names[buffer] for buffer in folded.mutations),
+        )
+
+    def _pieces(self, results: set[Node]) -> list[tuple[list[Node], list[Node]]]:
+        """The nodes of each piece, and the values that leave it."""
+        nodes, number = self._folded.nodes, {n: i for i, n in enumerate(self._folded.nodes)}
+        values: list[set[Node]] = [set(self._writer.reads(node)) for node in nodes]
+        reads = [{number[owner(v)] for v in found if owner(v) in number} for found in values]
+        heavy = [not is_view(n) if self._coarsen == NONE else is_heavy(n) for n in nodes]
+        groups = Groups(reads, heavy)
+        for buffer, new in self._folded.mutations.items():
+            if owner(new) not in number:
+                raise ModelError(f"the model writes an input to its buffer `{buffer.name}`")
+            groups.pin([number[owner(new)], *(i for i, v in enumerate(values) if buffer in v)])
+        groups.merge_light()
+        if isinstance(self._coarsen, int):
+            groups.merge_to(self._coarsen, [self._costs.flops(node) for node in nodes])
+        members = groups.members()
+        group_of = {i: g for g, found in enumerate(members) for i in found}
+        leaving: dict[Node, None] = dict.fromkeys(results)
+        leaving |= dict.fromkeys(self._folded.mutations.values())
+        for i, found in enumerate(values):
+            for value in found:
+                maker = number.get(owner(value))
+                if maker is not None and group_of[maker] != group_of[i]:
+                    leaving[value] = None
+        outputs: list[list[Node]] = [[] for _ in members]
+        place = {node: i for i, node in enumerate(self._program.graph.nodes)}
+        for value in sorted(leaving, key=place.__getitem__):
+            outputs[group_of[number[owner(value)]]].append(value)
+        return [([nodes[i] for i in found], outputs[g]) for g, found in enumerate(members)]
+
+    def _add_piece(
+        self, nodes: Sequence[Node], piece: PieceCalls, results: Mapping[Node, str]
+    ) -> None:
+        inputs = tuple(self._input(value) for value in piece.inputs)
+        flops = [self._costs.flops(node) for node in nodes]
+        touched = [self._costs.touched_bytes(node) for node in nodes]
+        head = max(range(len(nodes)), key=lambda i: (flops[i], touched[i], -i))
+        made = [tensors_of(value)[0] for value in piece.outputs]
+        attributes: dict[str, Any] = {"calls": piece.calls, "returns": piece.returns}
+        attributes["results"] = [results.get(value) for value in piece.outputs]
+        shapes, dtypes = tuple(map(shape_of, made)), tuple(map(dtype_name, made))
+        name = self._vertex_name(nodes[head])
+        vertex = self._builder.vertex(
+            name,
+            _kind(nodes[head]),
+            flops=sum(flops),
+            touched_bytes=sum(touched),
+            temporary_bytes=temporary_bytes(nodes, piece.outputs),
+            meta_op=name,
+            dtype=_compute_dtype(nodes[head]),
+            kernel=Kernel(PIECE, inputs, shapes, dtypes, attributes),
+        )
+        for tensor in dict.fromkeys(inputs):
+            self._builder.edge(tensor, vertex)
+        for value, like in zip(piece.outputs, made, strict=True):
+            self._tensors[value] = self._builder.tensor(vertex, bytes_of(like))
+
+    def _input(self, value: Node) -> int:
+        """The tensor of a value; of one that no piece makes, that of a new input vertex."""
+        weight = self._folded.weights.get(value)
+        memory = None if weight is None or value in self._folded.mutations else _memory(weight)
+        if value not in self._tensors and memory in self._shared:
+            self._tensors[value] = self._shared[memory]
+        if value not in self._tensors:
+            name = self._folded.names.get(value, value.name)
+            like = tensors_of(value)[0] if weight is None else weight
+            shape, dtype = shape_of(like), dtype_name(like)
+            block = {"block": [[0, size] for size in shape]}
+            kernel = Kernel("input", (), (shape,), (dtype,), block)
+            self._taken.add(name)
+            kind = InputKind.STREAMED if weight is None else InputKind.RESIDENT
+            options: Any = {"meta_op": name, "dtype": dtype, "input_kind": kind}
+            vertex = self._builder.vertex(name, OpKind.INPUT, kernel=kernel, **options)
+            self._tensors[value] = self._builder.tensor(vertex, bytes_of(like))
+            if weight is not None:
+                self._weights[name] = weight
+            if memory is not None:
+                self._shared[memory] = self._tensors[value]
+        return self._tensors[value]
+
+    def _vertex_name(self, node: Node) -> str:
+        """Where in the module a node is, or its own name if that is taken."""
+        stack = list(node.meta.get("nn_module_stack", {}).values())
+        path = stack[-1][0] if stack else ""
+        name = f"{path}.{node.name}" if path in self._taken or not path else path
+        name = name.removeprefix(".")
+        while name in self._taken or name in self._folded.names.values():
+            name += "'"
+        self._taken.add(name)
+        return name
+
+    def _result_names(self) -> dict[Node, str]:
+        """A name for each tensor that is computed and returned: where it is in what is returned."""
+        spec, found = self._program.call_spec.out_spec, self._folded.results
+        whole = tree_unflatten(list(range(spec.num_leaves)), spec)
+        paths = [path for path, _ in tree_flatten_with_path(whole)[0]]
+        given = {n for n in self._folded.arguments if isinstance(n, Node)}
+        names: dict[Node, str] = {}
+        for path, node in zip(paths, found, strict=True):
+            if isinstance(node, Node) and node not in given:
+                names.setdefault(node, ".".join(map(_word, path)) or "output")
+        return names
+
+
+def _word(key: Any) -> str:
+    if isinstance(key, SequenceKey):
+        return str(key.idx)
+    return str(getattr(key, "key", getattr(key, "name", key)))
+
+
+def _kind(node: Node) -> str:
+    """The kind of a piece, by its heaviest operation."""
+    name = op_name(node)
+    return str(OpKind.MATMUL) if name in _PRODUCTS else name
+
+
+def _compute_dtype(node: Node) -> str:
+    tensors = [*tensors_of(node), *(t for n in node.all_input_nodes for t in tensors_of(n))]
+    floats = [t for t in tensors if t.dtype.is_floating_point or t.dtype.is_complex]
+    return dtype_name(floats[0]) if floats else "float32"
+
+
+def _memory(tensor: torch.Tensor) -> Any:
+    """What two tensors share exactly where they are the same part of the same memory."""
+    place = tensor.untyped_storage()._cdata, tensor.storage_offset()
+    return (*place, tuple(tensor.shape), tensor.stride(), tensor.dtype)
+
+
+def _first(error: BaseException) -> str:
+    return (str(error).strip() or "no reason given").split("\n")[0][:300]
+
+
+@contextmanager
+def _quiet() -> Any:
+    """Without torch's warnings about what it is asked to do here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

@@ -1,0 +1,143 @@
+"""Compiled modules: the module's own results, by a plan or, where none pays, by the module."""
+
+import pytest
+import torch
+from torch import nn
+
+import doppler as dp
+from doppler.errors import ConfigError, EngineError, WrongTypeError
+from doppler.frontends.gallery import make_example
+
+QUICK = dp.CompileConfig(placer="heft", budget_s=None)
+
+
+@pytest.fixture
+def compiled():
+    """Compiles modules that are closed at the end."""
+    made = []
+
+    def make(module, *args, **options):
+        options = {"topology": "cpu2", "config": QUICK, "force": True} | options
+        made.append(dp.compile(module, *args, **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+@pytest.mark.parametrize("name", ["decoder", "lstm", "dlrm"])
+def test_a_compiled_module_returns_what_the_module_does(compiled, name):
+    module, args, kwargs = make_example(name)
+    fast = compiled(module, args, kwargs)
+    with torch.no_grad():
+        for _ in range(2):
+            found, expected = fast(*args, **kwargs), module(*args, **kwargs)
+            assert type(found) is type(expected)
+            pairs = zip(torch.utils._pytree.tree_leaves(found),
+                        torch.utils._pytree.tree_leaves(expected), strict=True)  # fmt: skip
+            assert all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_a_plan_explains_itself_and_can_be_traced(compiled):
+    module, args, _ = make_example("decoder")
+    fast = compiled(module, args)
+    assert "has" not in fast.explain()
+    fast(*args)
+    plan = fast.plan
+    assert plan.predicted_s <= plan.single_s
+    assert 0 <= plan.gain < 1
+    text = fast.explain()
+    assert f"{len(plan.graph.assigned)} pieces on 2 devices" in text
+    assert "cpu1" in text or "core1" in text
+    assert int((~fast.trace().is_transfer).sum()) == len(plan.graph.assigned)
+
+
+def test_other_shapes_are_compiled_when_they_come(compiled):
+    module = nn.Linear(4, 4).eval()
+    fast = compiled(module, (torch.ones(2, 4),), config=dp.CompileConfig(
+        placer="heft", budget_s=None, max_shapes=2))  # fmt: skip
+    graphs = []
+    for rows in (2, 3, 2, 5):
+        x = torch.randn(rows, 4)
+        with torch.no_grad():
+            assert torch.equal(fast(x), module(x))
+        graphs.append(fast.plan and fast.plan.graph)
+    assert graphs[0] is graphs[2] is not graphs[1]
+    assert graphs[3] is None
+    assert "2 sets of shapes" in fast.explain()
+
+
+def test_where_a_plan_would_not_pay_the_module_runs(compiled):
+    module, x = nn.Linear(4, 4).eval(), torch.ones(2, 4)
+    same = compiled(module, (x,), force=False)
+    assert same.plan is None
+    assert "less than 5 %" in same.explain()
+    assert torch.equal(same(x), module(x))
+    with pytest.raises(EngineError, match="no plan"):
+        same.trace()
+
+
+class Branch(nn.Module):
+    def forward(self, x):
+        return x if x.sum() > 0 else -x
+
+
+def test_what_cannot_be_exported_runs_as_it_is(compiled, caplog):
+    same = compiled(Branch().eval(), (torch.ones(2),))
+    assert torch.equal(same(-torch.ones(2)), torch.ones(2))
+    assert "cannot trace" in same.explain()
+    assert "cannot trace" in caplog.text
+
+
+def test_training_and_gradients_are_the_modules(compiled):
+    module, x = nn.Linear(4, 4), torch.ones(2, 4)
+    fast = compiled(module, (x,))
+    assert fast(x).requires_grad
+    assert "training" in fast.explain()
+    module.eval()
+    x.requires_grad_()
+    assert fast(x).requires_grad
+    assert "gradient" in fast.explain()
+    with torch.no_grad():
+        assert not fast(x).requires_grad
+    assert fast.plan is not None
+
+
+def test_constants_are_guarded(compiled):
+    class Scaled(nn.Module):
+        def forward(self, x, by, *, words=("a",)):
+            return x * by, words
+
+    fast, x = compiled(Scaled().eval(), (torch.ones(2), 2)), torch.ones(2)
+    assert fast(x, 2)[0].tolist() == [2, 2]
+    assert fast(x, 3, words=("b",)) == (pytest.approx(torch.full((2,), 3.0)), ("b",))
+
+
+def test_weights_that_change_are_seen(compiled):
+    module, x = nn.Linear(4, 4).eval(), torch.ones(2, 4)
+    fast = compiled(module, (x,))
+    with torch.no_grad():
+        module.weight.mul_(2)
+        assert torch.equal(fast(x), module(x))
+
+
+def test_a_cache_in_buffers_advances_as_the_modules(compiled):
+    module, (x, _), _ = make_example("kv-cache")
+    twin, _, _ = make_example("kv-cache")
+    fast = compiled(module, (x, torch.tensor([0])))
+    with torch.no_grad():
+        for step in range(3):
+            position = torch.tensor([step])
+            assert torch.equal(fast(x + step, position), twin(x + step, position))
+            fast.trace()
+    assert torch.equal(module.keys, twin.keys)
+
+
+def test_mistakes():
+    with pytest.raises(WrongTypeError, match="module"):
+        dp.compile(3)
+    with pytest.raises(ConfigError, match="min_gain"):
+        dp.CompileConfig(min_gain=1.5)
+    with pytest.raises(ConfigError, match="max_shapes"):
+        dp.CompileConfig(max_shapes=0)
