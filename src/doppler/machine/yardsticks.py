@@ -32,10 +32,12 @@ def contention(
 
     Each is that of a run, where there is one: `loaded` keeps all devices busy, `alone` is on one
     of several equal devices while the others do nothing. Otherwise it is as the problem prices
-    it, for `alone` without the topology's factors.
+    it, for `alone` without the topology's factors; on unequal devices that is a bound of the work,
+    and of two bounds the ratio is at least 1 only if both are equally tight.
     """
     unloaded = replace(problem, topology=problem.topology.without_contention())
-    return _ratio(_work_s(problem, loaded), _work_s(unloaded, alone))
+    ratio = _ratio(_work_s(problem, loaded), _work_s(unloaded, alone))
+    return max(ratio, 1.0) if loaded is None and alone is None else ratio
 
 
 def schedule(problem: Problem, assignment: Assignment, *, mode: str = DYNAMIC) -> float:
