@@ -14,7 +14,7 @@ demo: $(VENV)/base.stamp  ## simulate a graph on four devices and draw the timel
 # compiled here, once: each worker of pytest would compile them again.
 test: export PYTHONDONTWRITEBYTECODE =
 test: $(VENV)/dev.stamp  ## run the tests
-	$(BIN)/python -c "from doppler.placers.warm_up import warm_up; warm_up()"
+	$(BIN)/python -c "import doppler.placers.warm_up as w; w.warm_up(); w.warm_up_fixed(); w.warm_up_plans()"
 	$(BIN)/python -m pytest -n auto --dist worksteal
 
 thorough: export THOROUGH = 1

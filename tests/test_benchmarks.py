@@ -160,6 +160,13 @@ def test_stage_three(tmp_path: Path, printed: Printed) -> None:
     assert "| chainmm | fixed | plain | 1 | 8 | " in shown
 
 
+def test_memory_limits(tmp_path: Path, printed: Printed) -> None:
+    short = ("--budget", "0.1", "--seeds", "1", "--results", str(tmp_path / "memory.jsonl"))
+    (shown,) = printed("memory_limits", ("run", "chainmm", *short))
+    assert shown.count("| critical-path | 11.5 | ") == 1  # GB, more than 8
+    assert "does not fit" not in shown
+
+
 def test_runs_with_little_memory(printed: Printed) -> None:
     (shown,) = printed("memory_runs", ("--runs", "2"))
     for mode in ("dynamic", "fixed"):
