@@ -29,8 +29,8 @@ from doppler.sim import Simulator
 SIZES: dict[str, dict[str, int]] = {  # what placers need with 16 GB is more than 8 GB
     "chainmm": {"size": 30_000},
     "ffnn": {"batch": 3 << 16},
-    "llama-block": {"batch": 8},
-    "llama-layer": {"batch": 8},
+    "llama-block": {"batch": 7},
+    "llama-layer": {"batch": 7},
 }
 PLACERS = ("critical-path", "enumerative", "m-etf", "m-sct", "auto")
 SEARCHES = ("auto",)  # have a budget, and seeds
