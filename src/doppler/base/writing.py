@@ -156,6 +156,8 @@ def _kind_of(head: bytes) -> str:
     if head.startswith(b"PK"):  # an archive; its first member tells whether it holds arrays
         name_bytes = int.from_bytes(head[26:28], "little")
         return "npz" if head[30 : 30 + name_bytes].endswith(b".npy") else ""
+    if head.startswith(b"<!doctype html>"):
+        return "doppler-report" if b'content="doppler-report"' in head else ""
     if head.startswith((b"<?xml", b"<svg")):
         return "svg" if b"<svg" in head else ""
     return next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), "")

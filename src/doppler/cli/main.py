@@ -19,6 +19,7 @@ from doppler.cli import (
     placing,
     pretraining,
     probing,
+    reporting,
     sharding,
     showing,
     simulating,
@@ -49,6 +50,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "pretrain": pretraining.pretrain,
     "probe": probing.probe,
     "validate": validating.validate,
+    "report": reporting.report,
     "list": listing.list_names,
 }
 for name, command in VERBS.items():

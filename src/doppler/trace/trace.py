@@ -36,6 +36,7 @@ class ChainStep(NamedTuple):
     row: int  # of the trace
     waited_for: str  # "start", "input", "device" or "link": what held it back last
     wait_s: float  # from the end of the step before until this one began
+    before: int  # row of the step before, -1 at the start
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -180,14 +181,20 @@ class Trace:
         if not len(self.end_s):
             return []
         neighbours = self._rows_by_resource()
-        steps: list[ChainStep] = []
-        row = int(np.argmax(self.end_s))
-        while row >= 0:
-            before, reason = self._held_back_by(row, neighbours)
-            wait = self.begin_s[row] - (self.end_s[before] if before >= 0 else 0.0)
-            steps.append(ChainStep(row, reason, float(wait)))
-            row = before
+        steps = [self._step(int(np.argmax(self.end_s)), neighbours)]
+        while (row := steps[-1].before) >= 0:
+            steps.append(self._step(row, neighbours))
         return steps[::-1]
+
+    def waits(self) -> list[ChainStep]:
+        """(N,) what held each task back, as in the critical chain."""
+        neighbours = self._rows_by_resource()
+        return [self._step(row, neighbours) for row in range(len(self.end_s))]
+
+    def _step(self, row: int, neighbours: list[IntArray]) -> ChainStep:
+        before, reason = self._held_back_by(row, neighbours)
+        wait = self.begin_s[row] - (self.end_s[before] if before >= 0 else 0.0)
+        return ChainStep(row, reason, float(wait), before)
 
     def _rows_by_resource(self) -> list[IntArray]:
         """The rows on each device, then on each link, by end."""
@@ -197,7 +204,7 @@ class Trace:
         return np.split(order, np.searchsorted(resource[order], np.arange(1, size)))
 
     def _held_back_by(self, row: int, neighbours: list[IntArray]) -> tuple[int, str]:
-        is_transfer = bool(self.is_transfer[row])
+        is_transfer = bool(self.tensor[row] >= 0)
         if not is_transfer or self.links[self.link[row]].lanes:
             place = len(self.devices) + self.link[row] if is_transfer else self.device[row]
             rows = neighbours[place]
