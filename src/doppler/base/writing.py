@@ -163,6 +163,11 @@ def _kind_of(head: bytes) -> str:
     return next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), "")
 
 
+def format_of(text: str) -> str:
+    """The format that the text of one of our JSON files says it has; empty for any other."""
+    return _kind_of(text[:SNIFF_BYTES].encode("utf-8", "replace"))
+
+
 def _is_same(path: Path, other: str | Path) -> bool:
     try:
         return path.samefile(other)

@@ -17,6 +17,7 @@ from doppler.cli import (
     importing,
     listing,
     placing,
+    plotting,
     pretraining,
     probing,
     reporting,
@@ -51,6 +52,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "probe": probing.probe,
     "validate": validating.validate,
     "report": reporting.report,
+    "plot": plotting.plot,
     "list": listing.list_names,
 }
 for name, command in VERBS.items():

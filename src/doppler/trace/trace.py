@@ -2,13 +2,14 @@
 
 from bisect import bisect_right
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from doppler.base.arrays import BoolArray, FloatArray, IntArray
 from doppler.base.notebook import brief, html_table, number
 from doppler.graph.graph import Graph
+from doppler.trace.drawing import trace_svg
 from doppler.trace.memory import MemoryUse, memory_use
 
 SAME_DEVICE, SAME_GROUP, ACROSS_GROUPS = "same-device", "same-group", "across-groups"
@@ -87,7 +88,14 @@ class Trace:
             (device.name, number(busy_s), f"{share:.1%}")
             for device, (busy_s, share) in zip(self.devices, numbers, strict=True)
         )
-        return html_table(repr(self), columns, rows, count=len(self.devices))
+        table = html_table(repr(self), columns, rows, count=len(self.devices))
+        return table + trace_svg(self)
+
+    def plot(self, ax: Any = None, *, links: bool = True) -> Any:
+        """The timeline as a matplotlib figure, for print; into `ax` where axes are given."""
+        from doppler.trace.plotting import plot_trace
+
+        return plot_trace(self, ax, links=links)
 
     @property
     def makespan_s(self) -> float:
