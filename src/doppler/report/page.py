@@ -21,11 +21,12 @@ from doppler.topology.topology import Topology
 from doppler.trace import Trace
 
 KIND = "doppler-report"
+DEMO = "doppler-demo"  # the kind of those that `dop demo` writes
 _PAGE = """<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta name="generator" content="doppler-report">
+<meta name="generator" content="{kind}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <meta http-equiv="Content-Security-Policy" content="{policy}">
@@ -52,6 +53,7 @@ def write_report(
     lower_bounds_s: Mapping[str, float] | None = None,
     title: str = "",
     config: ReportConfig | None = None,
+    kind: str = KIND,
     force: bool = False,
 ) -> None:
     """Write an HTML page of timelines, and why they are as long as they are.
@@ -59,7 +61,7 @@ def write_report(
     The traces are shown in their order, each under its name. With a graph, the page draws it; with
     a topology, it says how large memories are and how fast links. `assignments` and
     `lower_bounds_s`, by the names of the traces, add the order in which vertices were chosen, and
-    the gap. A file of another kind is written over only with `force`.
+    the gap. A file that is not of this `kind` is written over only with `force`.
 
     >>> import doppler as dp
     >>> graph = dp.shard(dp.programs.chainmm(size=64), parts=2)
@@ -74,8 +76,9 @@ def write_report(
         lower_bounds_s=lower_bounds_s,
         title=title,
         config=config,
+        kind=kind,
     )
-    write_text(path, page, kind=KIND, force=force)
+    write_text(path, page, kind=kind, force=force)
 
 
 def report_html(
@@ -87,6 +90,7 @@ def report_html(
     lower_bounds_s: Mapping[str, float] | None = None,
     title: str = "",
     config: ReportConfig | None = None,
+    kind: str = KIND,
 ) -> str:
     """The text of the page that `write_report` writes."""
     if not traces:
@@ -108,6 +112,7 @@ def report_html(
         "img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
     return _PAGE.format(
+        kind=kind,
         policy=policy,
         title=escape(data["title"]),
         style=style,
