@@ -55,6 +55,21 @@ def example():
 
 
 @cache
+def planned():
+    """A graph that does not fit, and its trace: tensors move to the host and back."""
+    graph = dp.shard(dp.programs.chainmm(size=1000), parts=4)
+    topology = dp.Topology.uniform(
+        2,
+        flops_per_s=10e12,
+        bandwidth_bytes_per_s=12e9,
+        host_bandwidth_bytes_per_s=12e9,
+        memory_bytes=4e6,
+    )
+    assignment = dp.place(graph, topology, "m-etf")
+    return graph, topology, dp.simulate(graph, topology, assignment)
+
+
+@cache
 def large(vertices: int, depth: int):
     """A random graph and its trace on eight devices."""
     graph = random_dag(vertices=vertices, depth=depth, seed=0)

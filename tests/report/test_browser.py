@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from report.making import HOSTILE, example, hostile, large
+from report.making import HOSTILE, example, hostile, large, planned
 
 import doppler as dp
 from doppler.report.config import ReportConfig
@@ -51,6 +51,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     few = ReportConfig(max_vertices=100)
     dp.write_report({"large": trace}, folder / "groups.html", graph=graph, config=few)
     dp.write_report({"only": trace}, folder / "plain.html")
+    graph, topology, trace = planned()
+    dp.write_report({"p": trace}, folder / "planned.html", graph=graph, topology=topology)
     return folder
 
 
@@ -236,6 +238,17 @@ def test_groups_and_pages_without_a_graph(show) -> None:
     page.keyboard.press("ArrowRight")
     assert "vertices" in page.locator("#graph .panel").text_content()
     assert show("plain.html").locator("#graph").count() == 0
+
+
+def test_memory_and_the_host(show) -> None:
+    page = show("planned.html")
+    assert "Memory over time" in page.locator("#why").text_content()
+    assert "of 4 MB" in page.locator("#why").text_content()
+    page.get_by_label("Transfers").select_option("device")
+    page.locator("canvas.timeline").focus()
+    for key in ("ArrowDown", "ArrowDown", "ArrowRight"):
+        page.keyboard.press(key)
+    assert "host →" in page.locator("#timelines .panel strong").text_content()
 
 
 def test_it_prints_in_light_colours(show) -> None:

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from report.making import HOSTILE, example, hostile, large
+from report.making import HOSTILE, example, hostile, large, planned
 
 import doppler as dp
 from doppler.errors import ConfigError, GraphError
@@ -92,6 +92,17 @@ def test_machines_have_memory_and_bandwidth() -> None:
     assert set(data_of(traces, graph, dp.Topology.uniform(2))["machine"]["links"].values()) == {
         None
     }
+
+
+def test_memory_is_within_what_a_device_has() -> None:
+    graph, topology, trace = planned()
+    (row,) = data_of({"planned": trace}, graph, topology)["traces"]
+    peaks = [max(used) for used in row["memory"]["bytes"]]
+    assert peaks == [use.peak_bytes for use in trace.memory(graph)]
+    assert 0 < max(peaks) <= 4e6
+    assert len(trace.devices) in row["tasks"]["device"]  # the host
+    assert row["classBytes"]["host"] > 0
+    assert "memory" not in data_of({"planned": trace})["traces"][0]
 
 
 def test_mistakes() -> None:

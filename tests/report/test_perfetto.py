@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from report.making import HOSTILE, example, hostile, large
+from report.making import HOSTILE, example, hostile, large, planned
 from report.trace_events import check_document
 
 import doppler as dp
@@ -76,6 +76,8 @@ def test_odd_and_large_traces(tmp_path: Path) -> None:
     assert path.read_text("utf-8").replace("\n", "").isprintable()
     graph, trace = large(300, 10)
     assert len(of(written(tmp_path, {"l": trace}, graph=graph), "X")) == len(trace.vertex)
+    graph, _, trace = planned()
+    assert len(of(written(tmp_path, {"p": trace}, graph=graph), "X")) == len(trace.vertex)
     empty = dp.GraphBuilder("empty").build()
     none = dp.simulate(empty, "p100x4", dp.place(empty, "p100x4", "single"))
     assert of(written(tmp_path, {"none": none}), "X") == []

@@ -21,7 +21,7 @@ class ChainTime(NamedTuple):
 def chain_time(trace: Trace) -> ChainTime:
     """Seconds that the critical chain spent on each cause, from 0 to the makespan."""
     spent = dict.fromkeys(ChainTime._fields, 0.0)
-    chain = trace.critical_chain()
+    chain, moves = trace.critical_chain(), trace.is_transfer
     for i, step in enumerate(chain):
         following = chain[i + 1] if i + 1 < len(chain) else None
         begin_s, end_s = float(trace.begin_s[step.row]), float(trace.end_s[step.row])
@@ -29,7 +29,7 @@ def chain_time(trace: Trace) -> ChainTime:
         if following is not None and following.waited_for in ("device", "link"):
             queued_s = end_s - max(begin_s, float(trace.ready_s[following.row]))
             spent[f"{following.waited_for}_s"] += queued_s
-        own = "transfer_s" if trace.is_transfer[step.row] else "compute_s"
+        own = "transfer_s" if moves[step.row] else "compute_s"
         spent[own] += end_s - begin_s - queued_s
         spent["host_s"] += step.wait_s
     return ChainTime(**spent)

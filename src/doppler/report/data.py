@@ -85,12 +85,11 @@ def _finite(value: float) -> float | None:
 
 
 def _memory(trace: Trace, graph: Graph | None, config: ReportConfig) -> dict[str, Any]:
-    """The most bytes on each device in each part of the makespan, where traces know them."""
-    memory = getattr(trace, "memory", None)
-    if memory is None or graph is None or not trace.makespan_s:
+    """The most bytes on each device in each part of the makespan; a graph says what they are."""
+    if graph is None or not trace.makespan_s:
         return {}
     edges = np.linspace(0.0, trace.makespan_s, config.bins + 1)
-    rows = [most_over_time(use.time_s, use.used_bytes, edges) for use in memory(graph)]
+    rows = [most_over_time(use.time_s, use.used_bytes, edges) for use in trace.memory(graph)]
     return {"memory": {"bytes": [plain(np.round(row)) for row in rows]}}
 
 

@@ -1,6 +1,7 @@
 """Traces as events for Perfetto and chrome://tracing, in the JSON trace-event format."""
 
 import json
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -102,7 +103,7 @@ def _meta(name: str, process: int, thread: int, args: dict[str, Any]) -> dict[st
 
 
 def _slices(trace: Trace, process: list[int], thread: list[int]) -> Iterator[dict[str, Any]]:
-    chain = {step.row for step in trace.critical_chain()}
+    chain, moves = {step.row for step in trace.critical_chain()}, trace.is_transfer.tolist()
     for step in trace.waits():
         row, vertex = step.row, int(trace.vertex[step.row])
         args: dict[str, Any] = {
@@ -111,9 +112,9 @@ def _slices(trace: Trace, process: list[int], thread: list[int]) -> Iterator[dic
             "waited_for": step.waited_for,
             "critical": row in chain,
         }
-        if trace.is_transfer[row]:
+        if moves[row]:
             args["bytes"] = float(trace.moved_bytes[row])
-        kind = "transfer" if trace.is_transfer[row] else cut(trace.vertex_kinds[vertex], LONGEST)
+        kind = "transfer" if moves[row] else cut(trace.vertex_kinds[vertex], LONGEST)
         yield {
             "ph": "X",
             "name": cut(trace.vertex_names[vertex], LONGEST),
@@ -128,28 +129,27 @@ def _slices(trace: Trace, process: list[int], thread: list[int]) -> Iterator[dic
 
 def _needs(trace: Trace, graph: Graph | None) -> list[tuple[int, int]]:
     """Rows of tasks, and of those that need them: all with a graph, otherwise the last only."""
-    rows = range(len(trace.vertex))
+    rows, moves = range(len(trace.vertex)), trace.is_transfer.tolist()
+    last = [(int(trace.after[row]), row) for row in rows if trace.after[row] >= 0]
     if graph is None:
-        return [(int(trace.after[row]), row) for row in rows if trace.after[row] >= 0]
+        return last
     exec_row: dict[int, int] = {}
-    arrival: dict[tuple[int, int], int] = {}
+    arrivals: dict[tuple[int, int], list[int]] = defaultdict(list)
     for row in rows:
-        if trace.is_transfer[row]:
-            arrival[int(trace.tensor[row]), int(trace.device[row])] = row
+        if moves[row]:
+            arrivals[int(trace.tensor[row]), int(trace.device[row])].append(row)
         else:
             exec_row[int(trace.vertex[row])] = row
-    pairs = [
-        (exec_row[int(trace.vertex[row])], row)
-        for row in arrival.values()
-        if int(trace.vertex[row]) in exec_row
-    ]
+    pairs = [(giver, row) for giver, row in last if moves[row]]
     for tensor, reader in zip(graph.edge_tensor.tolist(), graph.edge_reader.tolist(), strict=True):
-        if reader in exec_row:
-            row = exec_row[reader]
-            made = exec_row.get(int(graph.tensor_producer[tensor]), -1)
-            giver = arrival.get((tensor, int(trace.device[row])), made)
-            if giver >= 0:
-                pairs.append((giver, row))
+        row = exec_row.get(reader, -1)
+        came = arrivals[tensor, int(trace.device[row])] if row >= 0 else []
+        # Memory plans bring a tensor more than once; what counts is the last time before its use.
+        before = [one for one in came if trace.end_s[one] <= trace.begin_s[row]]
+        made = exec_row.get(int(graph.tensor_producer[tensor]), -1)
+        giver = before[-1] if before else made
+        if row >= 0 and giver >= 0:
+            pairs.append((giver, row))
     return pairs
 
 

@@ -77,8 +77,9 @@ def _bars(
 
 
 def _outline_chain(axes: Any, trace: "Trace", lane_of: Any) -> None:
+    is_transfer = trace.is_transfer
     for step in trace.critical_chain():
-        row, moves = step.row, bool(trace.is_transfer[step.row])
+        row, moves = step.row, bool(is_transfer[step.row])
         lane = int(lane_of[trace.link[row]]) if moves else int(trace.device[row])
         if lane >= 0:
             height = TRANSFER if moves else EXEC
