@@ -21,7 +21,7 @@ from report.trace_events import check_document
 
 import doppler.cli.main as cli
 from doppler.assignment import read_assignment
-from doppler.base.writing import _kind_of
+from doppler.base.writing import format_of
 from doppler.formats import read_graph
 from doppler.trace import read_trace
 
@@ -83,7 +83,7 @@ def check(case: Case, root: Path) -> Outcome:
     assert _kinds() == devices, "replaces a device"
     if touched and not case.written.endswith((".csv", ".npz")):
         path = here / case.written
-        READERS[_kind_of(path.read_bytes())](path)
+        READERS[format_of(path.read_text("utf-8"))](path)
     return outcome
 
 

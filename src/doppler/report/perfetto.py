@@ -78,7 +78,8 @@ def _threads(trace: Trace, resource: list[int]) -> list[int]:
     for where, begin_s, end_s in rows:
         slots = free_s.setdefault(where, [])
         slot = next((i for i, until_s in enumerate(slots) if until_s <= begin_s), len(slots))
-        slots[slot : slot + 1] = [end_s]
+        slot = slot if end_s > begin_s else 0  # what takes no time needs no slot of its own
+        slots[slot : slot + 1] = [max([end_s, *slots[slot : slot + 1]])]
         found.append(slot)
     return found
 

@@ -44,15 +44,18 @@ export function title(trace, row) {
   return `${name}: ${deviceName(trace, tasks.source[row])} → ${deviceName(trace, tasks.device[row])}`;
 }
 
-// Rows in lanes that do not overlap: each goes to the first lane that is free.
+// Rows in lanes that do not overlap: each goes to the first lane that is free; those that take no
+// time need no lane of their own.
 export function pack(rows, trace) {
-  const { tasks } = trace;
+  const { begin, end } = trace.tasks;
   const slack = trace.makespan * 1e-9; // times are rounded
-  const lanes = [];
+  const lanes = [], ends = [];
   for (const row of rows) {
-    let lane = lanes.find((one) => tasks.end[one[one.length - 1]] <= tasks.begin[row] + slack);
-    if (!lane) lanes.push((lane = []));
-    lane.push(row);
+    const takes = end[row] - begin[row] > slack;
+    let lane = takes ? ends.findIndex((until) => until <= begin[row] + slack) : 0;
+    if (lane < 0 || !lanes.length) lane = lanes.push([]) - 1;
+    lanes[lane].push(row);
+    ends[lane] = Math.max(ends[lane] ?? 0, end[row]);
   }
   return lanes.length ? lanes : [[]];
 }

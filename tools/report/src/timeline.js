@@ -200,7 +200,7 @@ export class Timeline {
       const track = place.get(row);
       if (!track) { from = null; continue; }
       const x0 = this.x(begin[row]), x1 = this.x(end[row]);
-      g.rect(x0 + 0.75, track.y + 0.75, Math.max(x1 - x0 - 1.5, 1), track.height - 1.5);
+      if (x1 - x0 > 3) g.rect(x0 + 0.75, track.y + 0.75, x1 - x0 - 1.5, track.height - 1.5);
       if (from) { g.moveTo(from[0], from[1]); g.lineTo(x0, track.y + track.height / 2); }
       from = [x1, track.y + track.height / 2];
     }
