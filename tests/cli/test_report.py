@@ -63,7 +63,9 @@ def test_an_unknown_machine_has_no_bounds(dop: Dop, traces: Path) -> None:
         (("graph.json",), "doppler-graph"),
         (("missing.json",), "missing.json"),
         (("cp.trace.json", "-o", "nowhere/report.html"), "no folder"),
-        ((), "Missing argument"),
+        ((), "no trace is named"),
+        (("--run", "runs", "-o", "x.json"), "no trace is named"),
+        (("--run", "nowhere"), "nowhere/metrics.jsonl"),
     ],
 )
 def test_mistakes(dop: Dop, traces: Path, arguments: tuple[str, ...], message: str) -> None:
@@ -86,3 +88,16 @@ def test_as_json(dop: Dop, traces: Path) -> None:
         <= row["makespan_s"]
         == pytest.approx(sum(row["critical_chain"].values()))
     )
+
+
+def test_training_curves(dop: Dop, files: Path) -> None:
+    (files / "run").mkdir()
+    row = {"step": 1, "stage": "sim", "exercise": "g@m", "mean_s": 2.0, "least_s": 1.5}
+    row |= {"best_s": 1.5, "bound_s": 1.0, "loss": 0.1}
+    lines = [json.dumps(row | {"step": step}) for step in (1, 2, 3)]
+    (files / "run" / "metrics.jsonl").write_text("\n".join(lines) + '\n{"step"')
+    assert dop("report", "--run", "run").out == "wrote report.html\n"
+    (files / "run" / "metrics.jsonl").write_text('{"step": 1}\n')
+    result = dop("report", "--run", "run")
+    assert result.code == 2
+    assert "no line of metrics" in result.err

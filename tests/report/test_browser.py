@@ -3,6 +3,7 @@
 Needs the extra `browser` and a Chromium; `CHROMIUM` may name its program.
 """
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -51,6 +52,13 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     few = ReportConfig(max_vertices=100)
     dp.write_report({"large": trace}, folder / "groups.html", graph=graph, config=few)
     dp.write_report({"only": trace}, folder / "plain.html")
+    (folder / "run").mkdir()
+    row = {"stage": "sim", "exercise": HOSTILE[0], "least_s": 2.0, "best_s": None, "bound_s": 1.0}
+    rows = [row | {"step": step, "mean_s": 3.0 + step} for step in range(5)]
+    rows[-1]["best_s"] = 2.0
+    text = "".join(json.dumps(one) + "\n" for one in rows)
+    (folder / "run" / "metrics.jsonl").write_text(text)
+    dp.write_report({}, folder / "training.html", runs={HOSTILE[1]: folder / "run"})
     graph, topology, trace = planned()
     dp.write_report({"p": trace}, folder / "planned.html", graph=graph, topology=topology)
     return folder
@@ -249,6 +257,15 @@ def test_memory_and_the_host(show) -> None:
     for key in ("ArrowDown", "ArrowDown", "ArrowRight"):
         page.keyboard.press(key)
     assert "host →" in page.locator("#timelines .panel strong").text_content()
+
+
+def test_training_curves(show) -> None:
+    page = show("training.html")
+    assert page.locator("#training h3").text_content() == HOSTILE[1]
+    caption = page.locator("#training figcaption").text_content()
+    assert caption == f"sim: {HOSTILE[0]} best 2 s, gap 100.0 %"
+    assert page.locator("#training svg.curves path.curve").count() == 4
+    assert page.locator("nav a").all_text_contents() == ["Training"]
 
 
 def test_it_prints_in_light_colours(show) -> None:

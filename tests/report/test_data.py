@@ -9,12 +9,13 @@ from report.making import HOSTILE, example, hostile, large, planned
 import doppler as dp
 from doppler.errors import ConfigError, GraphError
 from doppler.report.config import ReportConfig
+from doppler.report.curves import Curve
 from doppler.report.data import REASONS, report_data
 from doppler.report.page import report_html
 
 
 def data_of(traces, graph=None, topology=None, config=None, **options):
-    options = {"assignments": {}, "lower_bounds_s": {}} | options
+    options = {"assignments": {}, "lower_bounds_s": {}, "runs": {}} | options
     return report_data(
         traces, graph=graph, topology=topology, config=config or ReportConfig(), **options
     )
@@ -120,3 +121,15 @@ def test_a_trace_without_tasks() -> None:
     data = data_of({"empty": trace}, graph)
     assert data["traces"][0]["tasks"]["begin"] == []
     assert data["graph"]["layer"] == []
+
+
+def test_curves_are_thinned_and_keep_their_end() -> None:
+    steps = tuple(range(1, 1002))
+    values = tuple(float(step) for step in steps)
+    curve = Curve("sim", "g@m", steps, values, values, (None, *values[1:]), 0.5)
+    (run,) = data_of({}, runs={"r": [curve]}, config=ReportConfig(max_points=100))["runs"]
+    (shown,) = run["curves"]
+    assert len(shown["step"]) <= 101
+    assert shown["step"][-1] == 1001
+    assert shown["best_s"][0] is None
+    assert shown["bound_s"] == 0.5

@@ -20,8 +20,9 @@ REPORT, PERFETTO = "report.html", ".json"
 
 def report(
     trace_files: Annotated[
-        list[Path], typer.Argument(metavar="TRACE…", help="Trace files, shown in this order.")
-    ],
+        list[Path] | None,
+        typer.Argument(metavar="TRACE…", help="Trace files, shown in this order."),
+    ] = None,
     graph_file: Annotated[
         Path | None,
         typer.Option("--graph", metavar="FILE", help="Graph of the traces, to be drawn too."),
@@ -33,6 +34,12 @@ def report(
             metavar="FILE",
             help="Assignment of some of the traces: adds the order in which vertices were chosen "
             "and what its placer proved. May be repeated.",
+        ),
+    ] = None,
+    run_folders: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--run", metavar="DIR", help="Training run whose curves to show. May be repeated."
         ),
     ] = None,
     topology_name: Annotated[
@@ -63,8 +70,8 @@ def report(
 
     Several traces are shown on one time axis; two of the same assignment, such as a simulated and a
     measured one, can be laid over each other. With --graph, the page draws it, and says how far
-    each trace is from a lower bound. A file that ends in `.json` is for https://ui.perfetto.dev
-    instead.
+    each trace is from a lower bound. --run adds training curves. A file that ends in `.json` is for
+    https://ui.perfetto.dev instead.
 
     Example: dop report cp.trace.json rr.trace.json --graph graph.json -o report.html
     """
@@ -77,9 +84,11 @@ def report(
 
     take_stdout(output, as_json=as_json)
     is_page = output.suffix != PERFETTO
-    inputs = (*trace_files, graph_file, *(assignment_files or ()), topology_name)
+    if not trace_files and (not run_folders or not is_page):
+        raise ConfigError("no trace is named", hint="dop report TRACE…, or --run DIR for a page")
+    inputs = (*(trace_files or ()), graph_file, *(assignment_files or ()), topology_name)
     check_output(output, kind=KIND if is_page else PERFETTO_KIND, inputs=inputs, force=force)
-    traces = read_traces(trace_files)
+    traces = read_traces(trace_files or [])
     graph = None if graph_file is None else read_graph(graph_file)
     if topology_name is not None and graph is None:
         raise ConfigError("--topology is given without --graph", hint="add --graph FILE")
@@ -95,6 +104,7 @@ def report(
             topology=topology,
             assignments={name: found for name, found in assignments.items() if found is not None},
             lower_bounds_s=bounds_s,
+            runs={str(folder): folder for folder in run_folders or ()},
             force=force,
         )
     else:
@@ -170,7 +180,7 @@ def _bounds(
     from doppler.placers import proven_bound_s
     from doppler.problem import Problem
 
-    if graph is None:
+    if graph is None or not traces:
         return {}
     if topology is None:
         note("no lower bounds, as the machine is not known: name it with --topology")

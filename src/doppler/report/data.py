@@ -1,6 +1,6 @@
 """What a report shows, as JSON: columns of tasks, causes, graph; every name is made visible."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any
 
@@ -14,6 +14,7 @@ from doppler.errors import GraphError
 from doppler.graph.graph import Graph
 from doppler.report.causes import chain_time, most_over_time, utilization_over_time
 from doppler.report.config import ReportConfig
+from doppler.report.curves import Curve
 from doppler.report.graph_view import LONGEST, graph_view
 from doppler.topology.topology import Topology
 from doppler.trace import Trace
@@ -29,6 +30,7 @@ def report_data(
     topology: Topology | None,
     assignments: Mapping[str, Assignment],
     lower_bounds_s: Mapping[str, float],
+    runs: Mapping[str, Sequence[Curve]],
     config: ReportConfig,
 ) -> dict[str, Any]:
     """All that the page shows."""
@@ -63,8 +65,23 @@ def report_data(
         "traces": shown,
         "machine": None if topology is None else _machine(topology),
         "vertices": [_vertices(names, kinds, graph) for names, kinds in tables],
-        "graph": None if graph is None else graph_view(graph, config.max_vertices),
+        "runs": [_run(name, curves, config) for name, curves in runs.items()],
+        "graph": None if graph is None or not shown else graph_view(graph, config.max_vertices),
     }
+
+
+def _run(name: str, curves: Sequence[Curve], config: ReportConfig) -> dict[str, Any]:
+    shown = []
+    for curve in curves:
+        every = -(-len(curve.step) // config.max_points)
+        kept = [i for i in range(len(curve.step)) if i % every == 0 or i + 1 == len(curve.step)]
+        columns = {
+            key: [getattr(curve, key)[i] for i in kept]
+            for key in ("step", "mean_s", "least_s", "best_s")
+        }
+        names = {"stage": cut(curve.stage, LONGEST), "exercise": cut(curve.exercise, LONGEST)}
+        shown.append(names | columns | {"bound_s": curve.bound_s})
+    return {"name": cut(name, LONGEST), "curves": shown}
 
 
 def _machine(topology: Topology) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from doppler.base.writing import write_text
 from doppler.errors import ConfigError
 from doppler.graph.graph import Graph
 from doppler.report.config import ReportConfig
+from doppler.report.curves import read_curves
 from doppler.report.data import report_data
 from doppler.topology.topology import Topology
 from doppler.trace import Trace
@@ -51,6 +52,7 @@ def write_report(
     topology: Topology | None = None,
     assignments: Mapping[str, Assignment] | None = None,
     lower_bounds_s: Mapping[str, float] | None = None,
+    runs: Mapping[str, str | Path] | None = None,
     title: str = "",
     config: ReportConfig | None = None,
     kind: str = KIND,
@@ -61,7 +63,8 @@ def write_report(
     The traces are shown in their order, each under its name. With a graph, the page draws it; with
     a topology, it says how large memories are and how fast links. `assignments` and
     `lower_bounds_s`, by the names of the traces, add the order in which vertices were chosen, and
-    the gap. A file that is not of this `kind` is written over only with `force`.
+    the gap; `runs`, directories of training runs by name, add their curves. A file that is not of
+    this `kind` is written over only with `force`.
 
     >>> import doppler as dp
     >>> graph = dp.shard(dp.programs.chainmm(size=64), parts=2)
@@ -74,6 +77,7 @@ def write_report(
         topology=topology,
         assignments=assignments,
         lower_bounds_s=lower_bounds_s,
+        runs=runs,
         title=title,
         config=config,
         kind=kind,
@@ -88,23 +92,26 @@ def report_html(
     topology: Topology | None = None,
     assignments: Mapping[str, Assignment] | None = None,
     lower_bounds_s: Mapping[str, float] | None = None,
+    runs: Mapping[str, str | Path] | None = None,
     title: str = "",
     config: ReportConfig | None = None,
     kind: str = KIND,
 ) -> str:
     """The text of the page that `write_report` writes."""
-    if not traces:
-        raise ConfigError("a report needs at least one trace")
+    if not traces and not runs:
+        raise ConfigError("a report needs at least one trace or training run")
     data = report_data(
         traces,
         graph=graph,
         topology=topology,
         assignments=assignments or {},
         lower_bounds_s=lower_bounds_s or {},
+        runs={name: read_curves(folder) for name, folder in (runs or {}).items()},
         config=config or ReportConfig(),
     )
-    first = next(iter(traces.values()))
-    data["title"] = cut(title, 200) or f"{cut(first.graph, 60)} on {cut(first.topology, 60)}"
+    first = next(iter(traces.values()), None)
+    about = "Training" if first is None else f"{cut(first.graph, 60)} on {cut(first.topology, 60)}"
+    data["title"] = cut(title, 200) or about
     script, style = _asset("report.js"), _asset("report.css")
     # Only this script and this style run, and nothing can be fetched, whatever the data are.
     policy = (

@@ -6,6 +6,7 @@ import { load } from "./model.js";
 import { setPalette, themeChanged } from "./paint.js";
 import { timelines } from "./timelines.js";
 import * as tooltip from "./tooltip.js";
+import { training } from "./training.js";
 import { summary, why } from "./why.js";
 
 const THEMES = ["auto", "light", "dark"];
@@ -41,18 +42,21 @@ async function main() {
   const data = await load();
   setPalette(data.colours);
   const bus = makeBus();
-  const parts = [timelines(data, bus), graphSection(data, bus), why(data)].filter(Boolean);
+  const any = data.traces.length > 0;
+  const views = { timelines: any && timelines(data, bus), graph: any && graphSection(data, bus), why: any && why(data), training: training(data) };
+  const parts = Object.values(views).filter(Boolean);
   const redraw = () => { themeChanged(); for (const part of parts) part.redraw?.(); };
   const theme = themeButton(redraw);
-  const links = [["timelines", "Timelines"], data.graph ? ["graph", "Graph"] : null, ["why", "Why"]].filter(Boolean);
-  const about = data.traces.map((trace) => trace.graph).every((name) => name === data.traces[0].graph)
+  const names = { timelines: "Timelines", graph: "Graph", why: "Why", training: "Training" };
+  const links = Object.entries(names).filter(([id]) => views[id]);
+  const about = any && data.traces.every((trace) => trace.graph === data.traces[0].graph)
     ? `${data.vertices[0].name.length} vertices on ${data.traces[0].devices.length} devices` : "";
   const app = document.getElementById("app");
   app.replaceChildren(
-    h("a", { class: "skip", href: "#timelines" }, "Skip to the timelines"),
+    h("a", { class: "skip", href: `#${links[0][0]}` }, "Skip to the charts"),
     h("header", {}, h("div", { class: "head" }, h("h1", {}, data.title), h("p", { class: "muted" }, about)),
       h("nav", { "aria-label": "Sections" }, links.map(([id, name]) => h("a", { href: `#${id}` }, name))), theme.control),
-    h("main", {}, summary(data), parts.map((part) => part.section)),
+    h("main", {}, any ? summary(data) : null, parts.map((part) => part.section)),
     h("footer", {}, "Written by ", h("code", {}, "dop report"), ". This file is complete: it loads nothing."));
   tooltip.install();
   theme.set(theme.get());
@@ -63,7 +67,7 @@ async function main() {
   let before = theme.get();
   window.addEventListener("beforeprint", () => { before = theme.get(); theme.set("light"); });
   window.addEventListener("afterprint", () => theme.set(before));
-  window.report = { data, timelines: parts[0].probe, graph: data.graph ? parts[1].probe : null };
+  window.report = { data, timelines: views.timelines?.probe, graph: views.graph?.probe };
   document.documentElement.dataset.ready = "yes";
 }
 
