@@ -19,10 +19,7 @@ axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 CHROMIUM = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
-pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed"),
-    pytest.mark.xdist_group("browser"),
-]
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 
 
 @pytest.fixture(scope="module")
@@ -271,4 +268,10 @@ def test_training_curves(show) -> None:
 def test_it_prints_in_light_colours(show) -> None:
     page = show("example.html")
     page.emulate_media(color_scheme="dark")
+    colour = "() => getComputedStyle(document.body).backgroundColor"
+    dark = page.evaluate(colour)
+    page.evaluate("() => window.dispatchEvent(new Event('beforeprint'))")
+    assert page.evaluate(colour) == "rgb(255, 255, 255)" != dark
+    page.evaluate("() => window.dispatchEvent(new Event('afterprint'))")
+    assert page.evaluate(colour) == dark
     assert len(page.pdf()) > 20_000

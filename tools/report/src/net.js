@@ -16,7 +16,7 @@ export function makeNet(data) {
   const { source, target } = graph.edges;
   source.forEach((a, e) => { after[a].push(target[e]); before[target[e]].push(a); });
   const byLayer = new Map();
-  graph.layer.forEach((layer, node) => byLayer.set(layer, [...(byLayer.get(layer) || []), node]));
+  graph.layer.forEach((layer, node) => (byLayer.get(layer) || byLayer.set(layer, []).get(layer)).push(node));
   for (const nodes of byLayer.values()) nodes.sort((a, b) => graph.offset[a] - graph.offset[b]);
   const isInput = (node) => inside[node].every((v) => graph.isInput[v]);
   return {

@@ -71,7 +71,7 @@ function chainTables(data) {
     trace.chain.length > MAX_ROWS ? h("p", { class: "hint" }, `and ${trace.chain.length - MAX_ROWS} more`) : null)));
 }
 
-const top = (trace) => Math.max(...trace.memory.bytes.flat(), 1);
+const top = (trace) => trace.memory.bytes.reduce((most, values) => Math.max(most, ...values), 1);
 
 function overTime(data, heading, seriesOf, limitOf, text) {
   const strip = (trace, values, d, limit) => {
