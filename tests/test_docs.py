@@ -134,13 +134,14 @@ def test_the_layers_are_those_of_the_import_contract(page: str) -> None:
 
 
 def test_the_readme_shows_what_the_demo_prints(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """But for how long planning took, and for what the policy makes and the timeline of that.
 
     A policy's choices depend on how processors round, but are much the same everywhere.
     """
     block = next(block for block in blocks(ROOT / "README.md", "console") if "$ dop demo" in block)
+    monkeypatch.chdir(tmp_path)
     dop = runner(capsys, monkeypatch)
     monkeypatch.setenv("COLUMNS", "80")
     shown, printed = block.split("\n", 1)[1], dop("demo").out

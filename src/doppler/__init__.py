@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from doppler.placers.learned.doppler import DopplerPlacer
     from doppler.problem import Problem
     from doppler.programs import Program, ProgramBuilder
+    from doppler.report import write_perfetto, write_report
     from doppler.schedule import Schedule
     from doppler.serving.exploration import OnlineConfig
     from doppler.serving.online import OnlinePlacer
@@ -111,6 +112,8 @@ _MODULE_OF = {
     "validate": "doppler.machine.validation",
     "write_assignment": "doppler.assignment",
     "write_graph": "doppler.graph",
+    "write_perfetto": "doppler.report",
+    "write_report": "doppler.report",
     "write_topology": "doppler.topology",
     "write_trace": "doppler.trace",
 }

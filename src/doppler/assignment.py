@@ -12,6 +12,7 @@ import numpy as np
 from doppler.base.arrays import IntArray, integers, reals
 from doppler.base.files import check_header, check_keys, parse_json, read_text, source_name, to_json
 from doppler.base.notebook import brief, html_table
+from doppler.base.svg import boxes, legend, picture
 from doppler.base.writing import write_text
 from doppler.errors import AssignmentError, FormatError, WrongTypeError
 from doppler.graph.graph import Graph
@@ -27,6 +28,7 @@ from doppler.tasks import enumerate_tasks, with_moves
 from doppler.topology.topology import Topology
 
 FORMAT, VERSION = "doppler-assignment", 2
+STRIP, STRIP_UNITS = 320, 640  # pieces of a drawing in a notebook, and how wide it is
 CSV = ".csv"  # the ending of a plan for spreadsheets
 _TEXTS = ("graph", "topology", "placer", "problem")
 _NAMES = ("vertex_names", "device_names")
@@ -115,7 +117,22 @@ class Assignment:
         devices, count = np.unique(self.devices[self.devices >= 0], return_counts=True)
         names = [self.device_names[d] if self.device_names else str(d) for d in devices.tolist()]
         rows = zip(names, map(str, count.tolist()), strict=True)
-        return html_table(repr(self), ("device", "vertices"), rows, count=len(devices))
+        table = html_table(repr(self), ("device", "vertices"), rows, count=len(devices))
+        return table + self._svg()
+
+    def _svg(self) -> str:
+        """The device of each vertex as a strip, in the order they were chosen or of the graph."""
+        placed = self.devices[self.devices >= 0 if self.order is None else self.order]
+        parts = np.array_split(placed, min(len(placed), STRIP)) if len(placed) else []
+        shown = [int(part[0]) for part in parts]
+        step = STRIP_UNITS / max(len(shown), 1)
+        found: dict[int, list[tuple[float, float, float, float]]] = {}
+        for i, device in enumerate(shown):
+            box = (round(i * step, 2), 0, round(step, 2), 20)
+            found.setdefault(device, []).append(box)
+        names = ((d, self.device_names[d] if self.device_names else str(d)) for d in sorted(found))
+        strip = [boxes(d, found[d]) for d in sorted(found)]
+        return picture(STRIP_UNITS, 40, "devices", strip + legend(0, 34, names))
 
     def check(self, graph: Graph, topology: Topology) -> None:
         """Raise an `AssignmentError` unless this fits the graph and the topology."""

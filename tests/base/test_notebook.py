@@ -24,6 +24,10 @@ from doppler.placers.learned.rivals import LearnedPlacer
 from doppler.placers.solution import Member, Solution
 
 TAGS = {"table", "caption", "tr", "th", "td", "code", "div", "progress"}
+DRAWN = {"svg", "rect", "path", "text"}
+SAFE = {"style", "value", "max", "viewbox", "role", "aria-label", "x", "y", "width", "height", "d"}
+SAFE |= {"fill", "fill-opacity", "stroke", "stroke-opacity", "text-anchor"}
+SAFE |= {"font-family", "font-size"}
 odd_names = st.text(
     st.characters() | st.sampled_from("<>&\"'\\\x1b\n\r\u202e\u2066\ud800"), min_size=1
 )
@@ -78,8 +82,8 @@ class Reader(HTMLParser):
         assert self.open == []
 
     def handle_starttag(self, tag, attrs):
-        assert tag in TAGS
-        assert {key for key, _ in attrs} <= {"style", "value", "max"}
+        assert tag in TAGS | DRAWN
+        assert {key for key, _ in attrs} <= SAFE
         self.open.append(tag)
 
     def handle_endtag(self, tag):
@@ -138,11 +142,25 @@ def test_reprs_by_example() -> None:
     assert repr(validation) == "<Validation of 'g' on 't': 1 assignments, mean error 50.0%>"
 
 
+def test_graphs_assignments_and_traces_are_drawn() -> None:
+    graph, _, assignment, trace = values("n")[0][:4]
+    for value in (graph, assignment, trace):
+        html = value._repr_html_()
+        assert html.count("<svg") == 1
+        assert html.index("<table") < html.index("<svg")
+    assert ">n0</text>" in trace._repr_html_()
+    boxes = re.findall(r"M[^M]*z", trace._repr_html_())
+    assert len(boxes) == 3 + 3  # a box for each exec, and for each kind in the legend
+    assert "levels of at most" in values("n", size=500)[0][0]._repr_html_()
+
+
 def test_large_values_stay_short() -> None:
     shown, _ = values("name", size=500)
     for value in shown:
         assert len(repr(value)) <= 200
-        assert value._repr_html_().count("<tr>") <= 18
+        html = value._repr_html_()
+        assert html.count("<tr>") <= 18
+        assert len(html) < 60_000
     assert "… 484 more" in shown[0]._repr_html_()
 
 

@@ -43,6 +43,22 @@ def test_demo_draws_a_timeline(dop: Dop) -> None:
         assert word in result.out
     assert "doppler, simulated" in result.out
     assert result.err == ""
+    assert result.out.endswith("in a browser: dop-demo.html\n")
+
+
+def test_demo_writes_over_its_own_report_only(dop: Dop, tmp_path: Path) -> None:
+    report = tmp_path / "dop-demo.html"
+    assert dop("demo", "-o", "mine.html").out.endswith("in a browser: mine.html\n")
+    assert not report.exists()
+    assert dop("demo", "-o", "mine.html").code == 0
+    page = (tmp_path / "mine.html").read_text("utf-8")
+    report.write_text(page.replace('content="doppler-demo"', 'content="doppler-report"', 1))
+    kept = report.read_bytes()
+    result = dop("demo")
+    assert result.code == 0
+    assert result.err.startswith("no report: `dop-demo.html` holds a doppler-report")
+    assert report.read_bytes() == kept
+    assert dop("demo", "-o", "dop-demo.html").code == 2
 
 
 def test_demo_as_json_is_sorted_and_above_the_bound(dop: Dop) -> None:
@@ -52,6 +68,7 @@ def test_demo_as_json_is_sorted_and_above_the_bound(dop: Dop) -> None:
     placers = {"doppler", "critical-path", "round-robin", "random", "single"}
     assert {row["placer"] for row in rows} == placers
     assert all(row["gap"] >= 0 for row in rows)
+    assert not Path("dop-demo.html").exists()
 
 
 def test_place_writes_what_it_reports(dop: Dop, files: Path) -> None:

@@ -17,9 +17,11 @@ from typing import Any
 from unittest.mock import patch
 
 import typer
+from report.trace_events import check_document
 
 import doppler.cli.main as cli
 from doppler.assignment import read_assignment
+from doppler.base.writing import format_of
 from doppler.formats import read_graph
 from doppler.trace import read_trace
 
@@ -28,6 +30,8 @@ READERS = {  # of what commands write
     "doppler-graph": read_graph,
     "doppler-assignment": read_assignment,
     "doppler-trace": read_trace,
+    "doppler-perfetto": lambda path: check_document(json.loads(path.read_bytes())),
+    "doppler-report": lambda path: path.read_text("utf-8"),
 }
 _parser = typer.main.get_command(cli.app)  # built once: that takes longer than most cases
 _devices = [Path(os.devnull), Path("/dev/full"), Path("/dev/zero")]
@@ -79,7 +83,7 @@ def check(case: Case, root: Path) -> Outcome:
     assert _kinds() == devices, "replaces a device"
     if touched and not case.written.endswith((".csv", ".npz")):
         path = here / case.written
-        READERS[json.loads(path.read_bytes())["format"]](path)
+        READERS[format_of(path.read_text("utf-8"))](path)
     return outcome
 
 

@@ -195,6 +195,8 @@ def about_assignments(draw: st.DrawFn) -> Case:
 @st.composite
 def about_traces(draw: st.DrawFn) -> Case:
     files = {"t.json": draw(documents.traces)}
+    if draw(st.booleans()):
+        return draw(command(["report", "t.json"], files, must_write=True))
     return draw(command(["show", "t.json"], files, may_write=False))
 
 

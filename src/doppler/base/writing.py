@@ -21,6 +21,7 @@ from doppler.errors import OutputError
 
 SNIFF_BYTES = 1 << 16  # of what is there, to tell its kind by
 _FORMAT = re.compile(rb'"format"\s*:\s*"(doppler-[a-z]+)"')
+_GENERATOR = re.compile(rb'name="generator" content="(doppler-[a-z]+)"')
 _MAGIC = {  # kinds that are recognised by their first bytes
     b"\x89PNG": "png",
     b"%PDF": "pdf",
@@ -156,9 +157,17 @@ def _kind_of(head: bytes) -> str:
     if head.startswith(b"PK"):  # an archive; its first member tells whether it holds arrays
         name_bytes = int.from_bytes(head[26:28], "little")
         return "npz" if head[30 : 30 + name_bytes].endswith(b".npy") else ""
+    if head.startswith(b"<!doctype html>"):
+        found = _GENERATOR.search(head)
+        return found[1].decode() if found else ""
     if head.startswith((b"<?xml", b"<svg")):
         return "svg" if b"<svg" in head else ""
     return next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), "")
+
+
+def format_of(text: str) -> str:
+    """The format that the text of one of our JSON files says it has; empty for any other."""
+    return _kind_of(text[:SNIFF_BYTES].encode("utf-8", "replace"))
 
 
 def _is_same(path: Path, other: str | Path) -> bool:

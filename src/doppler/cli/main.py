@@ -17,8 +17,10 @@ from doppler.cli import (
     importing,
     listing,
     placing,
+    plotting,
     pretraining,
     probing,
+    reporting,
     sharding,
     showing,
     simulating,
@@ -49,6 +51,8 @@ VERBS: dict[str, Callable[..., None]] = {
     "pretrain": pretraining.pretrain,
     "probe": probing.probe,
     "validate": validating.validate,
+    "report": reporting.report,
+    "plot": plotting.plot,
     "list": listing.list_names,
 }
 for name, command in VERBS.items():

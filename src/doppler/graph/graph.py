@@ -4,13 +4,17 @@ import hashlib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from doppler.base.arrays import BoolArray, FloatArray, IntArray, frozen, unbox_fields
 from doppler.base.notebook import brief, html_table, number
+from doppler.errors import GraphError
 from doppler.graph.ops import InputKind
+
+if TYPE_CHECKING:
+    from doppler.assignment import Assignment
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +174,23 @@ class Graph:
         for kind, value in zip(self.kinds, self.flops.tolist(), strict=True):
             flops[kind] += value
         table = ((kind, str(count), number(flops[kind])) for kind, count in kinds.most_common())
-        return html_table(repr(self), ("kind", "vertices", "flops"), table, count=len(kinds))
+        from doppler.graph.drawing import graph_svg
+
+        columns = ("kind", "vertices", "flops")
+        return html_table(repr(self), columns, table, count=len(kinds)) + graph_svg(self)
+
+    def plot(self, assignment: "Assignment | None" = None, ax: Any = None) -> Any:
+        """The graph as a matplotlib figure, coloured by device; into `ax` where axes are given."""
+        from doppler.graph.plotting import plot_graph
+
+        if assignment is None:
+            return plot_graph(self, None, (), ax)
+        if len(assignment.devices) != self.num_vertices:
+            raise GraphError(
+                f"the assignment has {len(assignment.devices)} devices, "
+                f"graph `{self.name}` has {self.num_vertices} vertices"
+            )
+        return plot_graph(self, assignment.devices, assignment.device_names, ax)
 
     def digest(self) -> str:
         """`sha256:…` of the dataflow itself: vertices, tensors and edges, whatever they cost.

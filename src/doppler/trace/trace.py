@@ -2,13 +2,14 @@
 
 from bisect import bisect_right
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from doppler.base.arrays import BoolArray, FloatArray, IntArray
 from doppler.base.notebook import brief, html_table, number
 from doppler.graph.graph import Graph
+from doppler.trace.drawing import trace_svg
 from doppler.trace.memory import MemoryUse, memory_use
 
 SAME_DEVICE, SAME_GROUP, ACROSS_GROUPS = "same-device", "same-group", "across-groups"
@@ -36,6 +37,7 @@ class ChainStep(NamedTuple):
     row: int  # of the trace
     waited_for: str  # "start", "input", "device" or "link": what held it back last
     wait_s: float  # from the end of the step before until this one began
+    before: int  # row of the step before, -1 at the start
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,7 +88,14 @@ class Trace:
             (device.name, number(busy_s), f"{share:.1%}")
             for device, (busy_s, share) in zip(self.devices, numbers, strict=True)
         )
-        return html_table(repr(self), columns, rows, count=len(self.devices))
+        table = html_table(repr(self), columns, rows, count=len(self.devices))
+        return table + trace_svg(self)
+
+    def plot(self, ax: Any = None, *, links: bool = True) -> Any:
+        """The timeline as a matplotlib figure, for print; into `ax` where axes are given."""
+        from doppler.trace.plotting import plot_trace
+
+        return plot_trace(self, ax, links=links)
 
     @property
     def makespan_s(self) -> float:
@@ -180,14 +189,20 @@ class Trace:
         if not len(self.end_s):
             return []
         neighbours = self._rows_by_resource()
-        steps: list[ChainStep] = []
-        row = int(np.argmax(self.end_s))
-        while row >= 0:
-            before, reason = self._held_back_by(row, neighbours)
-            wait = self.begin_s[row] - (self.end_s[before] if before >= 0 else 0.0)
-            steps.append(ChainStep(row, reason, float(wait)))
-            row = before
+        steps = [self._step(int(np.argmax(self.end_s)), neighbours)]
+        while (row := steps[-1].before) >= 0:
+            steps.append(self._step(row, neighbours))
         return steps[::-1]
+
+    def waits(self) -> list[ChainStep]:
+        """(N,) what held each task back, as in the critical chain."""
+        neighbours = self._rows_by_resource()
+        return [self._step(row, neighbours) for row in range(len(self.end_s))]
+
+    def _step(self, row: int, neighbours: list[IntArray]) -> ChainStep:
+        before, reason = self._held_back_by(row, neighbours)
+        wait = self.begin_s[row] - (self.end_s[before] if before >= 0 else 0.0)
+        return ChainStep(row, reason, float(wait), before)
 
     def _rows_by_resource(self) -> list[IntArray]:
         """The rows on each device, then on each link, by end."""
@@ -197,7 +212,7 @@ class Trace:
         return np.split(order, np.searchsorted(resource[order], np.arange(1, size)))
 
     def _held_back_by(self, row: int, neighbours: list[IntArray]) -> tuple[int, str]:
-        is_transfer = bool(self.is_transfer[row])
+        is_transfer = bool(self.tensor[row] >= 0)
         if not is_transfer or self.links[self.link[row]].lanes:
             place = len(self.devices) + self.link[row] if is_transfer else self.device[row]
             rows = neighbours[place]

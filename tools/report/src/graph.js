@@ -1,0 +1,333 @@
+// The graph on a canvas: vertices coloured by device, search, focus, and a replay of the order.
+
+import { select as pick } from "d3-selection";
+import { zoom, zoomIdentity } from "d3-zoom";
+import { button, checkbox, h, select } from "./dom.js";
+import { makeNet } from "./net.js";
+import { ink, paint, sharpen, swatch, theme } from "./paint.js";
+import { card, facts } from "./task.js";
+import * as tooltip from "./tooltip.js";
+
+const WIDE = 40, MIN_STEP_X = 56, MAX_STEP_X = 420, MIN_STEP_Y = 14, MAX_STEP_Y = 100, MAX_FOUND = 20, PLAY_MS = 8000;
+const MANY_EDGES = 600, BATCH = 64;
+const HELP = "Left and right arrows follow edges, up and down go to the next vertex of the layer, plus and minus zoom, 0 shows all, Escape clears.";
+
+export function graphSection(data, bus) {
+  if (!data.graph) return null;
+  const view = new GraphView(data, bus);
+  return { section: view.section, redraw: () => view.draw(), start: () => view.start(), probe: () => view };
+}
+
+const clamp = (low, value, high) => Math.min(high, Math.max(low, value));
+
+class GraphView {
+  constructor(data, bus) {
+    Object.assign(this, { data, bus, selected: -1, trace: data.traces[0], inputs: false, only: null });
+    this.net = makeNet(data);
+    this.canvas = h("canvas", { class: "graph", tabindex: 0, role: "application", "aria-label": `Graph ${data.graph.name}. ${HELP}` });
+    this.zoom = zoom().scaleExtent([0.01, 60]).on("zoom", (event) => { this.at = event.transform; this.draw(); })
+      .filter((e) => (e.type === "wheel" ? e.ctrlKey || e.metaKey || document.activeElement === this.canvas : !e.button));
+    pick(this.canvas).call(this.zoom).on("dblclick.zoom", null);
+    this.canvas.addEventListener("pointermove", (event) => this.hover(event));
+    this.canvas.addEventListener("pointerleave", () => tooltip.hide());
+    this.canvas.addEventListener("click", (event) => this.choose(this.hit(event)));
+    this.canvas.addEventListener("keydown", (event) => this.key(event));
+    this.build();
+    bus.onVertex((trace, vertex, from) => {
+      if (from === "graph") return;
+      this.selected = vertex < 0 ? -1 : this.net.nodeOf(vertex);
+      this.refocus();
+    });
+  }
+
+  build() {
+    const { data } = this;
+    this.live = h("p", { class: "sr-only", "aria-live": "polite" });
+    this.panel = h("div", { class: "panel", hidden: true });
+    this.found = h("ul", { class: "found", "aria-label": "Vertices found" });
+    this.legend = h("ul", { class: "legend", "aria-label": "Devices" });
+    this.search = h("input", { type: "search", id: "search", placeholder: "name of a vertex", autocomplete: "off", spellcheck: "false",
+      oninput: () => this.find(), onkeydown: (event) => event.key === "Enter" && this.matches[0] !== undefined && this.go(this.matches[0]) });
+    this.matches = [];
+    this.slider = h("input", { type: "range", min: 0, max: 0, value: 0, "aria-label": "Vertices shown, in order", oninput: () => this.step() });
+    this.stepText = h("output", {});
+    this.play = button("▶", "Play the order", () => this.run());
+    this.orders = select("Order", [], () => this.reorder());
+    this.traceSelect = select("Devices of", data.traces.map((t, i) => [i, t.name]), (i) => { this.trace = data.traces[i]; this.retrace(); });
+    this.section = h("section", { id: "graph", "aria-labelledby": "graph-title" },
+      h("h2", { id: "graph-title" }, "Graph"),
+      h("div", { class: "toolbar", role: "group", "aria-label": "Graph controls" },
+        data.traces.length > 1 ? this.traceSelect.element : null,
+        h("label", { class: "field" }, h("span", {}, "Search"), this.search),
+        checkbox("inputs", this.inputs, (on) => { this.inputs = on; this.fit(); }),
+        h("span", { class: "group" },
+          button("+", "Zoom in", () => this.scale(1.6)), button("−", "Zoom out", () => this.scale(1 / 1.6)), button("All", "Show all", () => this.fit()))),
+      this.found, this.legend,
+      data.graph.grouped ? h("p", { class: "hint" }, `${this.net.vertices} vertices, drawn as ${this.net.size} groups by meta-op or kind; a bar shows the share of each device.`)
+        : h("p", { class: "hint" }, "Click a vertex to see all that leads to it and all that follows. Edges in colour cross devices."),
+      h("figure", { class: "chart" }, this.canvas),
+      h("div", { class: "toolbar replay", role: "group", "aria-label": "Replay" }, this.play, this.slider, this.stepText, this.orders.element),
+      this.panel, this.live);
+  }
+
+  start() { this.retrace(); this.fit(); }
+
+  retrace() {
+    const options = [["begin", "in which they began"]];
+    if (this.trace.order) options.unshift(["chosen", "in which they were chosen"]);
+    this.orders.control.replaceChildren(...options.map(([value, text]) => h("option", { value }, text)));
+    this.legend.replaceChildren(...this.trace.devices.map((device, d) => h("li", {}, swatch(d), device.name)));
+    this.shares = this.net.shares(this.trace);
+    this.reorder();
+  }
+
+  reorder() {
+    const rows = this.trace.execOf;
+    this.order = this.orders.control.value === "chosen" ? this.trace.order
+      : [...rows.keys()].filter((v) => rows[v] >= 0).sort((a, b) => rows[a] - rows[b]);
+    this.slider.max = this.order.length;
+    this.slider.value = this.order.length;
+    this.step();
+  }
+
+  step() {
+    const count = Number(this.slider.value);
+    const all = count === this.order.length;
+    this.reached = null;
+    let text = `all ${count}`;
+    if (!all) {
+      this.reached = new Float32Array(this.net.size);
+      for (let i = 0; i < count; i++) this.reached[this.net.nodeOf(this.order[i])] += 1;
+      const last = count ? this.trace.table.name[this.order[count - 1]] : "none";
+      text = `${count} of ${this.order.length}: ${last}`;
+    }
+    this.newest = all || !count ? -1 : this.net.nodeOf(this.order[count - 1]);
+    this.stepText.textContent = text;
+    this.slider.setAttribute("aria-valuetext", text);
+    this.draw();
+  }
+
+  run() {
+    if (this.timer) { cancelAnimationFrame(this.timer); this.timer = null; this.play.textContent = "▶"; return; }
+    const size = this.order.length;
+    const begun = Number(this.slider.value) >= size ? 0 : Number(this.slider.value);
+    let first = null;
+    this.play.textContent = "⏸";
+    const frame = (now) => {
+      first = first ?? now;
+      const count = Math.min(size, begun + Math.floor(((now - first) / PLAY_MS) * size));
+      this.slider.value = count;
+      this.step();
+      if (count < size) this.timer = requestAnimationFrame(frame);
+      else { this.timer = null; this.play.textContent = "▶"; }
+    };
+    this.timer = requestAnimationFrame(frame);
+  }
+
+  scale(factor) { pick(this.canvas).call(this.zoom.scaleBy, factor); }
+
+  measure() {
+    this.width = this.canvas.clientWidth || 800;
+    this.height = clamp(280, this.width * 0.45, 560);
+    this.spots = this.inputs ? this.net.all : this.net.bare;
+    const rows = this.spots.rows + 2, layers = this.spots.layers + 1, shape = this.width / this.height;
+    this.stepX = clamp(MIN_STEP_X, (rows * MIN_STEP_Y * shape) / layers, MAX_STEP_X);
+    this.stepY = clamp(MIN_STEP_Y, (layers * this.stepX) / shape / rows, MAX_STEP_Y);
+    this.high = Math.min(this.stepY * 0.7, 36);
+    return { wide: layers * this.stepX, tall: rows * this.stepY };
+  }
+
+  fit() {
+    const { wide, tall } = this.measure();
+    const k = Math.min(this.width / wide, this.height / tall, 3);
+    const middle = zoomIdentity.translate((this.width - wide * k) / 2, (this.height - tall * k) / 2).scale(k);
+    pick(this.canvas).call(this.zoom.transform, middle);
+  }
+
+  place(node) {
+    return [(this.spots.layer[node] + 0.5) * this.stepX, (this.spots.offset[node] + 1) * this.stepY];
+  }
+
+  shown(node) { return this.inputs || !this.net.isInput(node); }
+
+  draw() {
+    if (!this.at) return;
+    this.measure();
+    const colours = theme(), { k, x, y } = this.at;
+    const g = sharpen(this.canvas, this.width, this.height);
+    g.translate(x, y);
+    g.scale(k, k);
+    const seen = { x0: -x / k - WIDE, x1: (this.width - x) / k + WIDE, y0: -y / k - this.high, y1: (this.height - y) / k + this.high };
+    this.drawEdges(g, colours, seen, k);
+    for (let node = 0; node < this.net.size; node++) this.drawNode(g, node, colours, seen, k);
+  }
+
+  drawEdges(g, colours, seen, k) {
+    const { source, target } = this.net.edges;
+    const strokes = new Map(); // the edges of one colour
+    const thin = source.length > MANY_EDGES; // lines of one pixel are drawn much faster
+    for (let e = 0; e < source.length; e++) {
+      const a = source[e], b = target[e];
+      if (!this.shown(a)) continue;
+      const [ax, ay] = this.place(a), [bx, by] = this.place(b);
+      if (Math.max(ax, bx) < seen.x0 || Math.min(ax, bx) > seen.x1 || Math.max(ay, by) < seen.y0 || Math.min(ay, by) > seen.y1) continue;
+      const near = !this.only || (this.only.has(a) && this.only.has(b));
+      const crosses = near && this.crosses(a, b);
+      const key = near ? (crosses ? this.net.main[a] : "local") : "far";
+      if (!strokes.has(key)) strokes.set(key, []);
+      strokes.get(key).push([ax + WIDE / 2, ay, bx - WIDE / 2, by]);
+    }
+    for (const [key, lines] of strokes) {
+      const crosses = typeof key === "number";
+      g.globalAlpha = key === "far" ? 0.12 : crosses ? 0.9 : 0.6;
+      g.lineWidth = thin ? 1 / k : (crosses ? 1.6 : 0.8) / Math.max(k, 0.45);
+      g.strokeStyle = crosses ? paint(key) : colours.neutral;
+      for (let i = 0; i < lines.length; i += BATCH) {
+        g.beginPath();
+        for (const line of lines.slice(i, i + BATCH)) this.drawEdge(g, line, thin);
+        g.stroke();
+      }
+    }
+    g.globalAlpha = 1;
+  }
+
+  drawEdge(g, [ax, ay, bx, by], straight) {
+    const bend = Math.max((bx - ax) / 2, WIDE / 4);
+    g.moveTo(ax, ay);
+    if (straight) g.lineTo(bx, by);
+    else g.bezierCurveTo(ax + bend, ay, bx - bend, by, bx, by);
+  }
+
+  crosses(a, b) {
+    const { main } = this.net;
+    return !this.data.graph.grouped && main[a] >= 0 && main[b] >= 0 && main[a] !== main[b];
+  }
+
+  drawNode(g, node, colours, seen, k) {
+    const [x, y] = this.place(node);
+    if (!this.shown(node) || x < seen.x0 || x > seen.x1 || y < seen.y0 || y > seen.y1) return;
+    const left = x - WIDE / 2, top = y - this.high / 2;
+    const reached = this.reached ? this.reached[node] / Math.max(1, this.net.count[node]) : 1;
+    g.globalAlpha = this.only && !this.only.has(node) ? 0.15 : 1;
+    g.fillStyle = colours.page;
+    g.fillRect(left, top, WIDE, this.high);
+    let from = left;
+    for (const [device, share] of this.shares[node]) {
+      const width = WIDE * share * reached;
+      g.fillStyle = paint(device);
+      g.fillRect(from, top, width, this.high);
+      from += width;
+    }
+    const marked = node === this.selected || node === this.newest;
+    if (marked || k > 0.5) {
+      g.lineWidth = (marked ? 3 : 1) / k;
+      g.strokeStyle = marked ? colours.chain : colours.muted;
+      g.strokeRect(left, top, WIDE, this.high);
+    }
+    if (k > 1.6) this.drawName(g, node, left, y, reached, colours);
+    g.globalAlpha = 1;
+  }
+
+  drawName(g, node, left, y, reached, colours) {
+    const one = this.shares[node].length === 1 && reached === 1 && this.shares[node][0][0] < this.data.colours.length;
+    g.font = "6px system-ui, sans-serif";
+    g.textBaseline = "middle";
+    const name = this.net.name(node);
+    const text = name.length > 12 ? `${name.slice(0, 11)}…` : name;
+    if (!one && this.shares[node].length) { // several colours below the text
+      g.fillStyle = colours.page;
+      g.fillRect(left + 2, y - 4, Math.min(g.measureText(text).width + 2, WIDE - 4), 8);
+    }
+    g.fillStyle = one ? ink(this.data.colours[this.shares[node][0][0]]) : colours.text;
+    g.fillText(text, left + 3, y + 0.4, WIDE - 6);
+  }
+
+  hit(event) {
+    const box = this.canvas.getBoundingClientRect();
+    const [px, py] = this.at.invert([event.clientX - box.left, event.clientY - box.top]);
+    const reach = Math.max(0, 6 / this.at.k - this.high / 2);
+    let best = -1, distance = Infinity;
+    for (let node = 0; node < this.net.size; node++) {
+      if (!this.shown(node)) continue;
+      const [x, y] = this.place(node);
+      const dx = Math.max(0, Math.abs(px - x) - WIDE / 2), dy = Math.max(0, Math.abs(py - y) - this.high / 2);
+      if (dx + dy < distance) { best = node; distance = dx + dy; }
+    }
+    return distance <= reach ? best : -1;
+  }
+
+  hover(event) {
+    const node = event.buttons ? -1 : this.hit(event);
+    if (node < 0) return tooltip.hide();
+    tooltip.show(this.card(node), event.clientX, event.clientY);
+  }
+
+  card(node) {
+    const members = this.net.members(node), name = this.net.name(node);
+    if (members.length > 1) {
+      const lines = [["vertices", members.length]];
+      for (const [device, share] of this.shares[node]) lines.push([this.trace.devices[device].name, Math.round(share * this.net.placed[node])]);
+      return card(name, lines);
+    }
+    const row = this.trace.execOf[members[0]];
+    return card(name, row < 0 ? [["kind", "input: on every device from the start"]] : facts(this.data, this.trace, row));
+  }
+
+  choose(node) {
+    this.selected = node;
+    this.refocus();
+    const vertex = node >= 0 && this.net.members(node).length === 1 ? this.net.members(node)[0] : -1;
+    this.bus.vertex(this.trace, vertex, "graph");
+  }
+
+  refocus() {
+    const node = this.selected;
+    this.only = node < 0 ? null : this.net.related(node);
+    this.panel.hidden = node < 0;
+    this.live.textContent = node < 0 ? "" : `${this.net.name(node)}, ${this.only.size - 1} vertices before and after it`;
+    if (node >= 0) this.panel.replaceChildren(this.card(node), this.neighbours(node));
+    this.draw();
+  }
+
+  neighbours(node) {
+    const list = (label, nodes) => h("p", { class: "neighbours" }, h("span", {}, label),
+      nodes.length ? nodes.slice(0, MAX_FOUND).map((one) => h("button", { type: "button", onclick: () => this.go(one) }, this.net.name(one))) : "none",
+      nodes.length > MAX_FOUND ? ` and ${nodes.length - MAX_FOUND} more` : "");
+    return h("div", {}, list("reads", this.net.before[node]), list("read by", this.net.after[node]));
+  }
+
+  find() {
+    const wanted = this.search.value.trim().toLowerCase();
+    this.matches = [];
+    for (let node = 0; wanted && node < this.net.size && this.matches.length < MAX_FOUND; node++)
+      if (this.net.name(node).toLowerCase().includes(wanted)) this.matches.push(node);
+    this.found.replaceChildren(...this.matches.map((node) =>
+      h("li", {}, h("button", { type: "button", onclick: () => this.go(node) }, this.net.name(node)))));
+    if (wanted && !this.matches.length) this.found.replaceChildren(h("li", {}, "no vertex has such a name"));
+  }
+
+  go(node) {
+    if (!this.shown(node)) {
+      this.inputs = this.section.querySelector("input[type=checkbox]").checked = true;
+      this.measure();
+    }
+    this.choose(node);
+    const [x, y] = this.place(node), k = Math.max(this.at.k, 1.8);
+    const there = zoomIdentity.translate(this.width / 2 - x * k, this.height / 2 - y * k).scale(k);
+    pick(this.canvas).call(this.zoom.transform, there);
+  }
+
+  key(event) {
+    const next = { ArrowLeft: () => this.net.before[this.selected][0], ArrowRight: () => this.net.after[this.selected][0],
+      ArrowUp: () => this.net.beside(this.selected, -1), ArrowDown: () => this.net.beside(this.selected, 1) }[event.key];
+    if (next) {
+      const node = this.selected < 0 ? this.net.first : next();
+      if (node !== undefined && node >= 0) this.go(node);
+    } else if (event.key === "+" || event.key === "=") this.scale(1.5);
+    else if (event.key === "-") this.scale(1 / 1.5);
+    else if (event.key === "0") this.fit();
+    else if (event.key === "Escape") { this.choose(-1); tooltip.hide(); }
+    else return;
+    event.preventDefault();
+  }
+}
