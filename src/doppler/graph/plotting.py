@@ -64,4 +64,5 @@ def _edges(
 
     begin = np.column_stack([x[source[rows]], y[source[rows]]])
     end = np.column_stack([x[target[rows]], y[target[rows]]])
-    axes.add_collection(LineCollection(np.stack([begin, end], axis=1), zorder=1, **style))
+    segments = list(np.stack([begin, end], axis=1))
+    axes.add_collection(LineCollection(segments, zorder=1, **style))
