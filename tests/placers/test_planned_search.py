@@ -1,5 +1,7 @@
 """Placing where memory is short: plans instead of errors, and a search with them."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,7 +11,7 @@ from tight import tight_problem
 from doppler.assignment import Assignment
 from doppler.errors import ConfigError, OutOfMemoryError
 from doppler.graph import Graph, GraphBuilder
-from doppler.placers import bounds_of, make_placer, place, placer_names, solve
+from doppler.placers import bounds_of, make_placer, place, placer_names, portfolio, solve
 from doppler.placers.planned_search import (
     PlannedSearchConfig,
     can_plan,
@@ -69,6 +71,26 @@ def test_auto_searches_over_assignments_with_plans() -> None:
     )
     assert makespan_s < 0.8 * single_s.makespan_s  # both links to the host have work
     found.assignment.check(problem.graph, problem.topology)
+
+
+def test_auto_plans_for_the_best_heuristics_first_however_short_its_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Plans take longer than heuristics: those that promise most must not come too late."""
+    problem = Problem(streaming(count=24), machine(2, 32.0))
+    planned_for: list[bytes] = []
+
+    def watched(problem: Problem, assignment: Assignment, **options: Any) -> Any:
+        planned_for.append(assignment.devices.tobytes())
+        return planned(problem, assignment, **options)
+
+    monkeypatch.setattr(portfolio, "planned", watched)
+    instant = ("round-robin", "single", "critical-path")
+    solution = AutoPlacer(instant=instant, learned=None).solve(problem, budget_s=1e-9)
+    starts = [make_placer(name).place(problem).devices for name in instant]
+    relaxed_s = Simulator(without_limits(problem)).makespans(problem.graph, np.array(starts))
+    assert planned_for[0] == starts[int(relaxed_s.argmin())].tobytes()
+    assert solution.assignment.memory is not None
 
 
 def test_a_plan_in_mode_fixed_keeps_its_order() -> None:

@@ -31,6 +31,7 @@ from doppler.placers.solution import Member, Solution, solution_of
 from doppler.placers.warm_up import warm_up, warm_up_plans, warm_up_search
 from doppler.policies.arrays.checkpoint import has_shipped_policy
 from doppler.problem import Problem
+from doppler.scheduler.choose import FIFO
 from doppler.sim.simulator import Simulator
 from doppler.topology.topology import Topology
 
@@ -110,6 +111,7 @@ class AutoPlacer(Shown):
         except (KeyboardInterrupt, Interrupted):
             if not portfolio.found:
                 raise
+            portfolio.plan_waiting(0.0)
             portfolio.interrupted = True
         best = portfolio.best()
         winner = best.assignment
@@ -138,6 +140,7 @@ class AutoPlacer(Shown):
             if monotonic() > enough and portfolio.found_one() and not repeatable:
                 break
             portfolio.run(make_placer(name))
+        portfolio.plan_waiting(inf if repeatable else end)
         if not portfolio.found:
             raise DopplerError(
                 "no placer found an assignment", hint=portfolio.members[0].error or None
@@ -179,6 +182,7 @@ class _Portfolio:
         self.members: list[Member] = []
         self.found: list[_Found] = []
         self._simulator = Simulator(problem)
+        self._waiting: list[int] = []  # members whose assignments do not fit as they are
 
     def best(self) -> _Found:
         """The first of the fastest."""
@@ -204,6 +208,33 @@ class _Portfolio:
             self._add(placer.name, solution.assignment, began)
             if solution.interrupted:
                 raise Interrupted
+
+    def plan_waiting(self, until: float) -> None:
+        """Make memory plans for assignments that do not fit, the best without limits first.
+
+        As many as there is time for, and one at least where no assignment runs yet.
+        """
+        waiting, self._waiting = self._waiting, []
+        if not waiting:
+            return
+        rows = np.array([self.found[i].assignment.devices for i in waiting])
+        relaxed = Simulator(without_limits(self.problem))
+        cost_s = relaxed.makespans(self.problem.graph, rows, seed=self.seed)
+        for k in np.argsort(cost_s, kind="stable").tolist():
+            if self.found_one() and (monotonic() > until or cost_s[k] >= self._best_s()):
+                break
+            found, began = self.found[waiting[k]], monotonic()
+            with suppress(OutOfMemoryError):
+                assignment, makespan_s = planned(
+                    self.problem, found.assignment, seed=self.seed, orders=(FIFO,)
+                )
+                seconds = found.member.seconds + monotonic() - began
+                member = Member(found.member.name, makespan_s, seconds)
+                self.members[self.members.index(found.member)] = member
+                self.found[waiting[k]] = _Found(member, assignment)
+
+    def _best_s(self) -> float:
+        return self.best().member.makespan_s
 
     def solve_exactly(self, seconds: float, *, repeatable: bool) -> None:
         """Add what the exact solver finds, and take over its bound."""
@@ -232,6 +263,7 @@ class _Portfolio:
         result = search(problem or self.problem, self._starts(), config, seed=self.seed)
         self.interrupted = result.interrupted
         self._add(SEARCH, Assignment(result.devices), began)
+        self.plan_waiting(inf)
 
     def search_without_limits(self, seconds: float, evaluations: int | None) -> None:
         """Add what search finds where memory has no limit, with a memory plan."""
@@ -270,8 +302,7 @@ class _Portfolio:
         graph = self.problem.graph
         makespan_s = float(self._simulator.makespans(graph, [assignment], seed=self.seed)[0])
         if not isfinite(makespan_s) and can_plan(self.problem):
-            with suppress(OutOfMemoryError):
-                assignment, makespan_s = planned(self.problem, assignment, seed=self.seed)
+            self._waiting.append(len(self.found))
         member = Member(name, makespan_s, monotonic() - began)
         self.members.append(member)
         self.found.append(_Found(member, assignment))
