@@ -1,6 +1,6 @@
 """Auto: a portfolio under a time budget, never worse than any of its members."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -19,6 +19,7 @@ from doppler.placers.bounds.lower import ROUNDING, bounds_of, is_optimal
 from doppler.placers.learned.doppler import DopplerPlacer
 from doppler.placers.own import describe
 from doppler.placers.planned_search import (
+    ORDERS,
     PlannedSearchConfig,
     can_plan,
     planned,
@@ -31,11 +32,11 @@ from doppler.placers.solution import Member, Solution, solution_of
 from doppler.placers.warm_up import warm_up, warm_up_plans, warm_up_search
 from doppler.policies.arrays.checkpoint import has_shipped_policy
 from doppler.problem import Problem
-from doppler.scheduler.choose import FIFO
 from doppler.sim.simulator import Simulator
 from doppler.topology.topology import Topology
 
 SEARCH = "annealing"
+PLANS_SHARE = 0.5  # of the time left for plans of heuristics' assignments that do not fit
 PLANNED_SEARCH = "memory-plans"  # local search over assignments with memory plans
 RELAXED_SHARE = 0.3  # of the time left, where memory is short, for search without its limits
 PLANS = 200  # at most, where evaluations bound the search instead of seconds
@@ -140,7 +141,8 @@ class AutoPlacer(Shown):
             if monotonic() > enough and portfolio.found_one() and not repeatable:
                 break
             portfolio.run(make_placer(name))
-        portfolio.plan_waiting(inf if repeatable else end)
+        left = end - monotonic()
+        portfolio.plan_waiting(inf if repeatable else end - (1 - PLANS_SHARE) * left)
         if not portfolio.found:
             raise DopplerError(
                 "no placer found an assignment", hint=portfolio.members[0].error or None
@@ -212,7 +214,8 @@ class _Portfolio:
     def plan_waiting(self, until: float) -> None:
         """Make memory plans for assignments that do not fit, the best without limits first.
 
-        As many as there is time for, and one at least where no assignment runs yet.
+        Along one order for all of them, then along the others, as long as there is time; one plan
+        at least where no assignment runs yet.
         """
         waiting, self._waiting = self._waiting, []
         if not waiting:
@@ -220,18 +223,25 @@ class _Portfolio:
         rows = np.array([self.found[i].assignment.devices for i in waiting])
         relaxed = Simulator(without_limits(self.problem))
         cost_s = relaxed.makespans(self.problem.graph, rows, seed=self.seed)
-        for k in np.argsort(cost_s, kind="stable").tolist():
-            if self.found_one() and (monotonic() > until or cost_s[k] >= self._best_s()):
-                break
-            found, began = self.found[waiting[k]], monotonic()
-            with suppress(OutOfMemoryError):
-                assignment, makespan_s = planned(
-                    self.problem, found.assignment, seed=self.seed, orders=(FIFO,)
-                )
+        ranked = np.argsort(cost_s, kind="stable").tolist()
+        for orders in (ORDERS[:1], ORDERS[1:]):
+            for k in ranked:
+                if self.found_one() and (monotonic() > until or cost_s[k] >= self._best_s()):
+                    break
+                self._plan(waiting[k], orders)
+
+    def _plan(self, number: int, orders: Sequence[str]) -> None:
+        """Give an assignment that was found a memory plan, if that is faster than what it has."""
+        found, began = self.found[number], monotonic()
+        with suppress(OutOfMemoryError):
+            assignment, makespan_s = planned(
+                self.problem, found.assignment, seed=self.seed, orders=orders
+            )
+            if makespan_s < found.member.makespan_s:
                 seconds = found.member.seconds + monotonic() - began
                 member = Member(found.member.name, makespan_s, seconds)
                 self.members[self.members.index(found.member)] = member
-                self.found[waiting[k]] = _Found(member, assignment)
+                self.found[number] = _Found(member, assignment)
 
     def _best_s(self) -> float:
         return self.best().member.makespan_s
