@@ -24,8 +24,10 @@ Key = tuple[int, int]  # a tensor and a device
 class EvictionConfig:
     """How the tensor that leaves is chosen."""
 
-    near: float = 0.1  # of the way to the furthest next use: nearer by this much is as good ...
-    candidates: int = 8  # ... where it is dropped for free; so many are looked at
+    # A tensor that can be dropped without a transfer is preferred if its next use is at most this
+    # share nearer than the furthest one.
+    near: float = 0.1
+    candidates: int = 8  # tensors compared, furthest next use first
 
     def __post_init__(self) -> None:
         if not 0 <= self.near <= 1 or self.candidates < 1:
