@@ -28,6 +28,7 @@ against all work spread over all devices) and engine (a run against its replay w
 
 import argparse
 import json
+import math
 import platform
 import tempfile
 from dataclasses import replace
@@ -327,12 +328,21 @@ def validation(problem: Problem, engine: Engine, args: argparse.Namespace) -> Re
     config = SimConfig(mode=mode)
     # One at a time: together they would need more memory than one GPU has. The engine captures
     # what it launches in the second run of an assignment.
-    found = [
-        validate(
-            graph, topology, engine, [one], repeats=args.check_repeats, warm_up=2, config=config
+    found, began = [], perf_counter()
+    for i in np.random.default_rng(0).permutation(len(chosen)):
+        if perf_counter() - began > args.check_seconds:
+            break
+        found.append(
+            validate(
+                graph,
+                topology,
+                engine,
+                [chosen[i]],
+                repeats=args.check_repeats,
+                warm_up=2,
+                config=config,
+            )
         )
-        for one in chosen
-    ]
     checked = replace(
         found[0],
         placers=tuple(name for each in found for name in each.placers),
@@ -384,6 +394,9 @@ def main() -> None:
     run.add_argument("--repeats", type=int, default=20)
     run.add_argument("--traces", type=int, default=20)
     run.add_argument("--check-repeats", type=int, default=3)
+    run.add_argument(
+        "--check-seconds", type=float, default=math.inf, help="of running those assignments"
+    )
     run.add_argument("--probe-seconds", type=float, default=60)
     run.add_argument("--search-seconds", type=float, default=10)
     run.add_argument("--train-seconds", type=float, default=60)
