@@ -1,6 +1,6 @@
 """Runs of a model whose weights do not fit on one device, with little more memory than planned.
 
-    python benchmarks/memory_runs.py [--runs N] [--devices N] [--backend cpu|cuda] …
+    python benchmarks/memory_runs.py [--runs N] [--backend cpu|cuda] [--results runs.jsonl] …
 
 A multilayer perceptron on devices that each hold a share of its weights. Its memory plan moves
 weights and activations between the devices and the host. The plan's peak is then taken for the
@@ -12,10 +12,12 @@ planned and as the engine took it, the bytes that a run moves, and the seconds o
 """
 
 import argparse
-from dataclasses import replace
+import json
+from pathlib import Path
 from time import perf_counter
 
 import numpy as np
+from limited import machine, with_memory
 
 import doppler as dp
 from doppler.errors import OutOfMemoryError
@@ -26,28 +28,6 @@ from doppler.scheduler.planning import plan_memory
 from doppler.sharding.evaluate import evaluate_graph
 
 SPARE = 1.01  # memory of a device over the planned peak
-
-
-def machine(devices: int, memory_bytes: float, backend: str) -> dp.Topology:
-    """Equal devices; on a GPU they are parts of it."""
-    topology = dp.Topology.uniform(
-        devices,
-        flops_per_s=1e11,
-        bandwidth_bytes_per_s=1e10,
-        host_bandwidth_bytes_per_s=5e9,
-        memory_bytes=memory_bytes,
-    )
-    if backend != "cuda":
-        return topology
-    where = ["cuda:0"] if devices == 1 else [f"cuda:0/{i}of{devices}" for i in range(devices)]
-    parts = zip(topology.devices, where, strict=True)
-    return replace(topology, devices=tuple(replace(d, address=a) for d, a in parts))
-
-
-def with_memory(topology: dp.Topology, sizes: list[float]) -> dp.Topology:
-    """The machine, with so much memory on each device."""
-    pairs = zip(topology.devices, sizes, strict=True)
-    return replace(topology, devices=tuple(replace(d, memory_bytes=m) for d, m in pairs))
 
 
 def tight_plan(
@@ -72,6 +52,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--share", type=float, default=0.4, help="of the weights on all devices")
     parser.add_argument("--backend", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--results", type=Path, help="where a JSON line for each mode is added")
     options = parser.parse_args()
     program = mlp(batch=options.batch, width=options.width, layers=options.layers, dtype="float32")
     graph = dp.shard(program, options.parts)
@@ -79,7 +60,9 @@ def main() -> None:
     expected = evaluate_graph(graph, inputs)
     weights = float(graph.tensor_bytes[graph.is_input[graph.tensor_producer]].sum())
     held = options.share * weights / options.devices
-    topology, planned, peak = tight_plan(graph, machine(options.devices, held, options.backend))
+    roomy = machine(options.devices, options.backend)
+    limited = with_memory(roomy, [held] * options.devices)
+    topology, planned, peak = tight_plan(graph, limited)
     assert planned.memory is not None
     out, back = planned.memory.moved_bytes(graph)
     print(f"weights and data {weights:.0f} B, planned peaks {peak} B")
@@ -104,6 +87,12 @@ def main() -> None:
         each_ms = 1e3 * (perf_counter() - began) / options.runs
         same = "yes" if taken == peak else f"no: {taken}"
         print(f"| {mode} | {options.runs} | {failures} | {wrong} | {same} | {each_ms:.2f} |")
+        if options.results:
+            row = {"backend": options.backend, "devices": options.devices, "mode": mode}
+            row |= {"runs": options.runs, "no_memory": failures, "wrong": wrong}
+            row |= {"planned_bytes": peak, "peak_bytes": taken, "ms": each_ms}
+            with options.results.open("a") as file:
+                file.write(json.dumps(row) + "\n")
 
 
 if __name__ == "__main__":

@@ -173,6 +173,29 @@ def test_runs_with_little_memory(printed: Printed) -> None:
         assert f"| {mode} | 2 | 0 | 0 | yes |" in shown
 
 
+def test_streaming(tmp_path: Path, printed: Printed) -> None:
+    results = str(tmp_path / "streaming.jsonl")
+    tiny = ("--width", "64", "--block", "32", "--batch", "8", "--layers", "6", "--repeats", "1")
+    ran, shown = printed(
+        "memory_streaming",
+        ("run", *tiny, "--shares", "1", "--load-bytes", "4096", "--results", results),
+        ("show", results),
+    )
+    assert ran.endswith(shown)
+    assert shown.count("| equal |") == 2
+
+
+def test_limits_of_the_engine(tmp_path: Path, printed: Printed) -> None:
+    results = str(tmp_path / "engine.jsonl")
+    tiny = ("--topology", "cpu2", "--budget", "0.1", "--repeats", "1", "--load-bytes", "4096")
+    sizes = {"cpu": {"chainmm": {"size": 64}}}
+    command = ("run", "chainmm", *tiny, "--results", results)
+    ran, shown = printed("memory_engine", command, ("show", results), SIZES=sizes)
+    assert ran.endswith(shown)
+    assert shown.count("| equal |") == 3
+    assert "does not fit" not in shown
+
+
 def test_models(printed: Printed) -> None:
     (shown,) = printed("models", ("mlp", "dlrm"))
     assert shown.count("| exact |") == 2
