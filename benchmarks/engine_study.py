@@ -95,13 +95,13 @@ def make_graph(name: str, backend: str, devices: int, given: list[str]) -> Graph
     return dp.shard(found.build(dtype="float32", **SIZES[backend].get(name, {}) | own), parts=parts)
 
 
-def study(name: str, args: argparse.Namespace) -> Result:
-    """All measurements of one workload on one machine."""
+def study(name: str, args: argparse.Namespace, result: Result) -> None:
+    """All measurements of one workload on one machine, put into `result` as they come."""
     devices, began = args.partitions or args.devices, perf_counter()
     graph = make_graph(name, args.backend, devices, args.size)
     found = probe_in(FIXED if args.fixed_only else DYNAMIC, graph, devices, args)
     problem = Problem(graph, found.topology)
-    result: Result = {
+    result |= {
         "workload": name,
         "devices": devices,
         "backend": args.backend,
@@ -140,7 +140,6 @@ def study(name: str, args: argparse.Namespace) -> Result:
             result["captured"] = measure(problem, engine, some, args)
     result["study_s"] = perf_counter() - began
     print(f"  {result['study_s']:.0f} s in all", flush=True)
-    return result
 
 
 def probe_in(mode: str, graph: Graph, devices: int, args: argparse.Namespace) -> ProbeResult:
@@ -412,9 +411,12 @@ def main() -> None:
         return
     warm_up_search()
     for name in args.workloads:
-        result = study(name, args)
-        with args.results.open("a") as file:
-            file.write(json.dumps(result) + "\n")
+        result: Result = {}
+        try:
+            study(name, args, result)
+        finally:  # what was measured before an interruption is kept
+            with args.results.open("a") as file:
+                file.write(json.dumps(result) + "\n")
     show([args.results])
 
 

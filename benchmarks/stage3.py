@@ -14,6 +14,7 @@ itself at the end, and what the run began with: measured in turn afterwards, in 
 import argparse
 import json
 import tempfile
+from collections.abc import Iterator
 from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import asdict, replace
@@ -44,12 +45,12 @@ VIRTUAL = "sim"  # the backend of a simulated machine
 Result = dict[str, Any]
 
 
-def runs(name: str, args: argparse.Namespace) -> list[Result]:
-    """All runs of Stage III for a workload."""
+def runs(name: str, args: argparse.Namespace) -> Iterator[Result]:
+    """All runs of Stage III for a workload, one after another."""
     found = workload(name)
     sizes = {key: int(value) for key, value in (pair.split("=") for pair in args.size)}
     graph = dp.shard(found.build(dtype="float32", **sizes), parts=args.parts or found.parts)
-    topology, results = as_topology(args.topology), []
+    topology = as_topology(args.topology)
     for seed in range(args.seeds):
         config = TrainConfig(
             stages=("imitation", "sim"), seconds=args.train_seconds, seed=seed, threads=args.threads
@@ -57,15 +58,14 @@ def runs(name: str, args: argparse.Namespace) -> list[Result]:
         trained = Trainer([(graph, topology)], config)
         for _ in trained.run():
             pass
-        for mode, form in product(MODES, FORMS):
+        for mode, form in product(args.modes, FORMS):
             with ExitStack() as stack:
                 executor = make_executor(stack, topology, mode, args)
                 result = stage_three(graph, topology, executor, trained, form, args)
             result |= {"workload": name, "topology": topology.name, "backend": args.backend}
             result |= {"mode": mode, "form": form, "seed": seed}
             print(_line(result), flush=True)
-            results.append(result)
-    return results
+            yield result
 
 
 def make_executor(stack: ExitStack, topology: Topology, mode: str, args: argparse.Namespace) -> Any:
@@ -160,6 +160,7 @@ def main() -> None:
     run.add_argument("--backend", default=VIRTUAL, help="sim, cpu or cuda")
     run.add_argument("--size", action="append", default=[], help="of a workload, as in batch=64")
     run.add_argument("--parts", type=int)
+    run.add_argument("--modes", nargs="+", choices=MODES, default=MODES)
     run.add_argument("--episodes", type=int, default=128)
     run.add_argument("--seeds", type=int, default=3)
     run.add_argument("--repeats", type=int, default=10)
@@ -175,9 +176,9 @@ def main() -> None:
         return
     warm_up_search()
     for name in args.workloads:
-        found = runs(name, args)
-        with args.results.open("a") as file:
-            file.writelines(json.dumps(result) + "\n" for result in found)
+        for result in runs(name, args):
+            with args.results.open("a") as file:
+                file.write(json.dumps(result) + "\n")
     show([args.results])
 
 
