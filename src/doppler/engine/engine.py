@@ -199,7 +199,7 @@ class Engine:
         self._cancelled.clear()
         self.load(graph, inputs)
         prepared, loop = self._loop(graph, assignment, seed)
-        self._drive(loop, timed=False)
+        self._drive(prepared, loop, timed=False)
         return prepared.results(self.backend)
 
     def makespans(
@@ -220,7 +220,7 @@ class Engine:
         self._cancelled.clear()
         seconds = []
         for n in range(warm_up + repeats):
-            self._drive(self._loop(graph, assignment, seed)[1], timed=False)
+            self._drive(*self._loop(graph, assignment, seed), timed=False)
             if n >= warm_up:
                 seconds.append(self.backend.now_s())
         return np.array(seconds)
@@ -229,7 +229,7 @@ class Engine:
         self, graph: Graph, assignment: Assignment, seed: int, *, keep: bool = False
     ) -> tuple[Trace, dict[str, Any]]:
         prepared, loop = self._loop(graph, assignment, seed)
-        self._drive(loop)
+        self._drive(prepared, loop)
         outputs = prepared.results(self.backend) if keep else {}
         trace = build_trace(
             graph,
@@ -241,8 +241,10 @@ class Engine:
         )
         return trace, outputs
 
-    def _drive(self, loop: Loop, *, timed: bool = True) -> None:
+    def _drive(self, prepared: Prepared, loop: Loop, *, timed: bool = True) -> None:
         try:
+            self.backend.get_ready(prepared.plan, timed=timed)
+            self._put_in_place(prepared)
             with _no_collection():
                 loop.run(timed=timed)
             self.backend.end()
@@ -256,7 +258,6 @@ class Engine:
             self.load(graph)
         assert self._problem is not None
         prepared, config = self._prepare(assignment, seed), self.config
-        self._put_in_place(prepared)
         limits: Any = {
             "timeout_s": config.timeout_s,
             "is_cancelled": self._cancelled.is_set,

@@ -84,8 +84,12 @@ class Backend(Protocol):
         """
         ...
 
+    def get_ready(self, plan: Plan, *, timed: bool = True) -> None:
+        """Make what the next run needs beyond what is prepared; this may write to any arena."""
+        ...
+
     def begin(self, plan: Plan, *, timed: bool = True) -> None:
-        """Start the clock of a run. Nothing runs."""
+        """Start the clock of a run. Nothing runs, if the backend was made ready."""
         ...
 
     def now_s(self) -> float:

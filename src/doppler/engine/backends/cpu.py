@@ -82,6 +82,9 @@ class CpuBackend:
         crews = sorted({each[0] for each in jobs if each is not None})
         return _Plan(jobs, crews, behind is not None)
 
+    def get_ready(self, plan: _Plan, *, timed: bool = True) -> None:
+        """Nothing: `prepare` made all."""
+
     def begin(self, plan: _Plan, *, timed: bool = True) -> None:
         """Start the clock of a run, and the threads it needs that there are not yet."""
         if self._running:  # a stop was interrupted

@@ -8,8 +8,7 @@ for the events of one another, and the host is ahead of them all.
 """
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from time import perf_counter, sleep
 from typing import Any
 
@@ -21,6 +20,7 @@ from doppler.engine.backends import driver
 from doppler.engine.backends.addresses import addresses
 from doppler.engine.backends.base import Actions, Arenas, Behind, Copy, TaskError
 from doppler.engine.backends.cuda_plan import CudaPlan, Wiring
+from doppler.engine.backends.driver import as_engine_errors, first_line, where
 from doppler.engine.backends.lanes import OUT, RUN, Lane, least_loaded, new_event, pinned_memory
 from doppler.engine.pieces import Cell
 from doppler.errors import EngineError
@@ -66,7 +66,7 @@ class CudaBackend:
         self._unsettled, self._broken = False, ""
         self._zero, self._clocks = perf_counter(), dict[int, tuple[Any, float]]()
         self._ticks = {gpu: [new_event(timed=True) for _ in range(5)] for gpu in self._wiring.whole}
-        with _as_engine_errors():
+        with as_engine_errors():
             self._remember()
             self._warm_up()
             self.end()
@@ -82,26 +82,32 @@ class CudaBackend:
     ) -> CudaPlan:
         """The calls that start each task, with streams and pinned memory for all transfers."""
         self._check()
-        with _as_engine_errors():
+        with as_engine_errors():
             self._remember()
             self._get_links_ready([a for a in actions if isinstance(a, Copy)])
             self.end()
             return CudaPlan(self._wiring, actions, behind)
 
+    def get_ready(self, plan: CudaPlan, *, timed: bool = True) -> None:
+        """Capture what can be, which runs it: so before inputs are put in place."""
+        self._end_earlier_run()
+        if plan.is_ready(timed=timed):
+            return
+        with as_engine_errors():
+            self._remember()
+            plan.starts(timed=timed)
+            self._synchronize()
+            self.end()
+
     def begin(self, plan: CudaPlan, *, timed: bool = True) -> None:
         """Start the clock of a run."""
-        if self._unsettled or self._busy:
-            self.stop()
-        self._check()
-        if self._unsettled:
-            raise EngineError("work of an earlier run is still on the GPU", hint="try again later")
-        with _as_engine_errors():
+        self._end_earlier_run()
+        with as_engine_errors():
             self._remember()
-            plan.count_run()
             self._plan, self._timed, self._starts = plan, timed, plan.starts(timed=timed)
             self._ends = plan.ends(timed=timed)
-            for gpu in self._wiring.whole:
-                torch.cuda.synchronize(gpu)
+            plan.count_run()
+            self._synchronize()
             self.idle_s, self._woken = 0.0, False
             self._start_clock()
 
@@ -187,7 +193,7 @@ class CudaBackend:
             if self._drain(self.grace_s):
                 self._forget()
         except RuntimeError as error:
-            self._broken = _first_line(error)
+            self._broken = first_line(error)
 
     def close(self) -> None:
         """Give back streams and memory."""
@@ -210,11 +216,11 @@ class CudaBackend:
 
     def put(self, value: torch.Tensor, device: int) -> torch.Tensor:
         """A CPU tensor in a device's memory."""
-        return value.contiguous().to(_where(self._gpus[device]), copy=True)
+        return value.contiguous().to(where(self._gpus[device]), copy=True)
 
     def share(self, value: torch.Tensor, device: int) -> torch.Tensor:
         """The tensor itself if it is on that GPU, else a copy there."""
-        return value.to(_where(self._gpus[device]))
+        return value.to(where(self._gpus[device]))
 
     def get(self, value: torch.Tensor) -> torch.Tensor:
         """A copy of a tensor of any device as a CPU tensor."""
@@ -233,7 +239,7 @@ class CudaBackend:
         """At least `size` bytes of a device's memory."""
         if self._arenas.must_grow(device, size):
             self._let_go()
-        return self._arenas.get(device, size, _where(self._gpus[device]))
+        return self._arenas.get(device, size, where(self._gpus[device]))
 
     def free_arenas(self) -> None:
         """Give up all arenas."""
@@ -256,7 +262,7 @@ class CudaBackend:
                 while flights and ends[flights[0]].query():
                     done.append(flights.popleft())
             except RuntimeError as error:
-                self._broken = _first_line(error)
+                self._broken = first_line(error)
                 raise TaskError(flights[0], error) from error
             if not flights:
                 del self._busy[lane]
@@ -282,6 +288,17 @@ class CudaBackend:
 
     # What is made ready.
 
+    def _end_earlier_run(self) -> None:
+        if self._unsettled or self._busy:
+            self.stop()
+        self._check()
+        if self._unsettled:
+            raise EngineError("work of an earlier run is still on the GPU", hint="try again later")
+
+    def _synchronize(self) -> None:
+        for gpu in self._wiring.whole:
+            torch.cuda.synchronize(gpu)
+
     def _check(self) -> None:
         if self._broken:
             raise EngineError(
@@ -299,7 +316,7 @@ class CudaBackend:
     def _warm_up(self) -> None:
         """Run something on every slot: the first launch in a part of a GPU takes some 0.2 s."""
         for device, lanes in enumerate(self._slots):
-            output = torch.empty((256, 256), device=_where(self._gpus[device]))
+            output = torch.empty((256, 256), device=where(self._gpus[device]))
             for lane in lanes:
                 torch.cuda.set_stream(lane.stream(self._wiring.addresses[device], RUN))
                 _something(output)
@@ -327,7 +344,7 @@ class CudaBackend:
         value, output = (
             self.host_memory(256)
             if end == self._wiring.host
-            else torch.empty(256, dtype=torch.uint8, device=_where(self._gpus[end]))
+            else torch.empty(256, dtype=torch.uint8, device=where(self._gpus[end]))
             for end in (like.source, like.target)
         )
         plan = CudaPlan(self._wiring, [like._replace(value=value, output=output)], None)
@@ -367,28 +384,6 @@ def _tick(event: Any, stream: torch.cuda.Stream) -> tuple[float, Any, float]:
     event.synchronize()
     after = perf_counter()
     return after - before, event, (before + after) / 2
-
-
-@contextmanager
-def _as_engine_errors() -> Iterator[None]:
-    """Torch's errors become ours."""
-    try:
-        yield
-    except EngineError:
-        raise
-    except RuntimeError as error:
-        raise EngineError(
-            f"the GPU cannot be used: {_first_line(error)}",
-            hint="if CUDA failed before in this process, start a new one",
-        ) from error
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().split("\n")[0]
-
-
-def _where(gpu: int) -> torch.device:
-    return torch.device("cuda", gpu)
 
 
 def _something(output: torch.Tensor) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from doppler.engine.backends import driver
 from doppler.engine.backends.base import Action, Actions, Behind, Copy, Exec
-from doppler.engine.backends.driver import Address
+from doppler.engine.backends.driver import Address, where
 from doppler.engine.backends.lanes import IN, OUT, RUN, Lane, chunks, new_event
 from doppler.engine.operands import Launch
 from doppler.engine.pieces import Cell
@@ -73,7 +73,7 @@ class CudaPlan:
         self._pools: dict[int, Any] = {}  # by stream
         self._pinned: list[torch.Tensor] = []  # kept, since calls know but addresses
         self._events: dict[bool, Events] = {}
-        self._starts: dict[bool, list[Start]] = {}
+        self._starts: dict[tuple[bool, bool], list[Start]] = {}  # (timed, captured)
         self._whole: WholeRun | None = None
 
     @property
@@ -82,24 +82,32 @@ class CudaPlan:
         return all(action.bound for action in self.actions if isinstance(action, Exec))
 
     def count_run(self) -> None:
-        """Note that another run begins.
-
-        What has run once, and so has all that it loads when it first runs, is captured: from the
-        second run on, a kernel of several launches costs the host no more than one of them.
-        """
+        """Note that a run has begun."""
         self._begun += 1
-        if self._begun == 2 and self._may_capture:
-            self._starts.clear()
+
+    @property
+    def _captures(self) -> bool:
+        """Whether kernels are captured.
+
+        What has run once has all that it loads when it first runs: from the second run on, a
+        kernel of several launches costs the host no more than one of them.
+        """
+        return self._begun > 0 and self._may_capture
+
+    def is_ready(self, *, timed: bool) -> bool:
+        """Whether `starts` has nothing to make."""
+        return (timed, self._captures) in self._starts
 
     def starts(self, *, timed: bool) -> list[Start]:
-        """How each task is started."""
-        if timed not in self._starts:
+        """How each task is started. To capture a kernel runs it, once."""
+        key = (timed, self._captures)
+        if key not in self._starts:
             events = self._make_events(timed=timed)
-            self._starts[timed] = [
+            self._starts[key] = [
                 Start([], []) if action is None else self._start(task, action, events)
                 for task, action in enumerate(self.actions)
             ]
-        return self._starts[timed]
+        return self._starts[key]
 
     def whole(self, order: Sequence[int], origin: torch.cuda.Stream) -> "WholeRun":
         """All tasks in this order as one CUDA graph, which is launched on a stream."""
@@ -180,8 +188,7 @@ class CudaPlan:
         calls += self._waits(task, stream, events)
         calls += _record(events.begin[task], stream)
         key = (task, stream.cuda_stream)
-        may_capture = self._may_capture and action.bound
-        if self._begun > 1 and may_capture and key not in self._captured:
+        if self._captures and action.bound and key not in self._captured:
             self._captured[key] = _capture(action.launches, stream, self._pool_of(stream))
         captured = self._captured.get(key)
         calls += _launches(action.launches) if captured is None else [captured]
@@ -225,7 +232,7 @@ class CudaPlan:
         def copy() -> None:
             value = action.value.value
             with torch.cuda.stream(rooms):
-                room = torch.empty_like(value, device=_where(target))
+                room = torch.empty_like(value, device=where(target))
             room.copy_(value, non_blocking=True)
             action.output.value = room
 
@@ -349,10 +356,6 @@ def _join(ahead: torch.cuda.Stream, behind: torch.cuda.Stream) -> list[Launch]:
     """Calls that make one stream wait for what is queued on another."""
     event = new_event(timed=False)
     return [*_record(event, ahead), partial(event.wait, behind)]
-
-
-def _where(gpu: int) -> torch.device:
-    return torch.device("cuda", gpu)
 
 
 def _record(event: Any, stream: torch.cuda.Stream) -> list[Launch]:

@@ -252,3 +252,27 @@ def _function(name: str) -> Any:
         ) from error
     function.argtypes, function.restype = _SIGNATURES[name], c_int
     return function
+
+
+@contextmanager
+def as_engine_errors() -> Iterator[None]:
+    """Torch's errors become ours."""
+    try:
+        yield
+    except EngineError:
+        raise
+    except RuntimeError as error:
+        raise EngineError(
+            f"the GPU cannot be used: {first_line(error)}",
+            hint="if CUDA failed before in this process, start a new one",
+        ) from error
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, without where it comes from."""
+    return str(error).strip().split("\n")[0]
+
+
+def where(gpu: int) -> torch.device:
+    """A GPU, as torch names it."""
+    return torch.device("cuda", gpu)

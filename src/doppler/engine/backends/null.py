@@ -53,6 +53,9 @@ class NullBackend:
             return action.device
         return self._num_devices + action.link
 
+    def get_ready(self, plan: _Plan, *, timed: bool = True) -> None:
+        """Nothing: `prepare` made all."""
+
     def begin(self, plan: _Plan, *, timed: bool = True) -> None:
         """Start the clock of a run."""
         self._plan, self.idle_s = plan, 0.0
