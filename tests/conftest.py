@@ -5,6 +5,7 @@ every core has a worker of pytest, and threads that wait for each other on busy 
 times as long as the work.
 """
 
+import gc
 import os
 
 from hypothesis import HealthCheck, settings
@@ -12,3 +13,10 @@ from hypothesis import HealthCheck, settings
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read where torch and NumPy are first imported
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage less often, and without looking at all that was imported by then."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(5_000, 20, 20)

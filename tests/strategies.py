@@ -3,9 +3,10 @@
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from copy import deepcopy
-from typing import Any
+from functools import cache, lru_cache
+from typing import Any, TypeVar
 
 import numpy as np
 from hypothesis import strategies as st
@@ -31,8 +32,29 @@ def examples(count: int) -> int:
     return count if os.environ.get("THOROUGH") else count // 3
 
 
+# Making a strategy takes longer than drawing from it, so functions that draw make few.
+T = TypeVar("T")
+
+
+@lru_cache(maxsize=None, typed=True)
+def one_of(*options: Hashable) -> st.SearchStrategy[Any]:
+    """`st.sampled_from` these, made once."""
+    return st.sampled_from(options)
+
+
+def pick(draw: st.DrawFn, options: Sequence[T]) -> T:
+    """One of the options, which need not be hashable."""
+    return options[draw(st.integers(0, len(options) - 1))]
+
+
+@cache
 def _mostly_large(largest: int) -> st.SearchStrategy[int]:
     return st.integers(1, largest) | st.integers((largest + 1) // 2, largest)
+
+
+@cache
+def _orders(size: int) -> st.SearchStrategy[list[int]]:
+    return st.permutations(range(size))
 
 
 @st.composite
@@ -42,32 +64,32 @@ def graphs(draw: st.DrawFn, *, max_vertices: int = 8, num_devices: int | None = 
     With or without explicit costs; `exec_s` may be per device where `num_devices` is given.
     """
     size = draw(_mostly_large(max_vertices))
-    order = draw(st.permutations(range(size)))
+    order = draw(_orders(size))
 
     def column(entries: st.SearchStrategy[Any], length: int) -> list[Any]:
         return draw(st.lists(entries, min_size=length, max_size=length))
 
-    kinds = column(st.sampled_from(["matmul", "select", "matmul", "input"]), size)
+    kinds = column(one_of("matmul", "select", "matmul", "input"), size)
     producers: list[int] = []
     edges: list[tuple[int, int]] = []
     for vertex in order:
         if producers and kinds[vertex] != "input":
-            fewest = draw(st.sampled_from([1, 1, 0]))
+            fewest = draw(one_of(1, 1, 0))
             tensors = st.sets(st.integers(0, len(producers) - 1), min_size=fewest, max_size=4)
             edges += [(tensor, vertex) for tensor in sorted(draw(tensors))]
-        producers += [vertex] * draw(st.sampled_from([1, 2, 1, 0]))
+        producers += [vertex] * draw(one_of(1, 2, 1, 0))
 
     per_vertex = [seconds]
     if num_devices is not None:
         per_vertex.append(st.lists(seconds, min_size=num_devices, max_size=num_devices))
-    exec_s, transfer_s = draw(st.sampled_from([None, *per_vertex])), draw(st.booleans())
+    exec_s, transfer_s = pick(draw, [None, *per_vertex]), draw(st.booleans())
     return build_graph(
         name="random",
         kinds=kinds,
         flops=column(whole_sizes, size),
         touched_bytes=column(whole_sizes, size),
-        input_kinds=[draw(st.sampled_from(InputKind)) if k == "input" else "" for k in kinds],
-        temporary_bytes=draw(st.none() | st.lists(whole_sizes, min_size=size, max_size=size)),
+        input_kinds=[draw(one_of(*InputKind)) if k == "input" else "" for k in kinds],
+        temporary_bytes=column(whole_sizes, size) if draw(st.booleans()) else None,
         exec_s=None if exec_s is None else column(exec_s, size),
         tensor_producer=producers,
         tensor_bytes=column(whole_sizes, len(producers)),
@@ -75,6 +97,9 @@ def graphs(draw: st.DrawFn, *, max_vertices: int = 8, num_devices: int | None = 
         edge_tensor=[tensor for tensor, _ in edges],
         edge_reader=[reader for _, reader in edges],
     )
+
+
+_CONTENTION = st.just({}) | st.dictionaries(st.sampled_from(KERNEL_FAMILIES), st.floats(1, 3))
 
 
 @st.composite
@@ -94,7 +119,7 @@ def topologies(
             memory_bytes=draw(memory_bytes),
             slots=draw(st.integers(1, 3)),
             launch_s=draw(seconds),
-            group=draw(st.sampled_from(["", "left", "right"])),
+            group=draw(one_of("", "left", "right")),
         )
         for i in range(size)
     ]
@@ -106,8 +131,6 @@ def topologies(
     route = np.array(draw(pairs)).reshape(size, size)
     np.fill_diagonal(route, -1)
     host = Host(draw(seconds), draw(seconds), ahead=draw(st.integers(0, 2)))
-    factors = st.dictionaries(st.sampled_from(KERNEL_FAMILIES), st.floats(1, 3))
-    contention = draw(st.just({}) | factors)
     to_host = st.lists(st.integers(0, len(links) - 1), min_size=size, max_size=size)
     return Topology(
         "random",
@@ -115,8 +138,8 @@ def topologies(
         tuple(links),
         route,
         host,
-        contention=contention,
-        host_links=draw(st.just(()) | to_host.map(tuple)),
+        contention=draw(_CONTENTION),
+        host_links=tuple(draw(to_host)) if draw(st.booleans()) else (),
     )
 
 
@@ -174,12 +197,15 @@ def broken_files(text: str) -> st.SearchStrategy[str]:
     return edited(text) | _with_odd_values(text)
 
 
+_INSERTED = st.sampled_from(_ODD_TEXTS) | st.text(max_size=4)
+
+
 @st.composite
 def edited(draw: st.DrawFn, text: str) -> str:
     for _ in range(draw(st.integers(1, 3))):
         start = draw(st.integers(0, len(text)))
-        length = draw(st.integers(0, 12) | st.just(len(text)))
-        inserted = draw(st.sampled_from(_ODD_TEXTS) | st.text(max_size=4))
+        length = draw(st.integers(0, 12)) if draw(st.booleans()) else len(text)
+        inserted = draw(_INSERTED)
         text = text[:start] + inserted + text[start + length :]
     return text
 
@@ -195,7 +221,7 @@ def _with_odd_values(draw: st.DrawFn, text: str) -> str:
         if draw(st.integers(0, 4)) == 0:
             del holder[key]
         else:
-            holder[key] = deepcopy(draw(st.sampled_from(_ODD_VALUES)))
+            holder[key] = deepcopy(pick(draw, _ODD_VALUES))
     return json.dumps(document)
 
 

@@ -35,8 +35,11 @@ def test_compare_sorts_and_repeats_the_simulator(dop: Dop, files: Path) -> None:
         assert row["error"] == ""
 
 
-def test_all_rows_have_the_best_bound_that_any_placer_found(dop: Dop, fork: str) -> None:
+def test_all_rows_have_the_best_bound_that_any_placer_found(
+    dop: Dop, fork: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("ortools")
+    compare_in_this_process(monkeypatch)
     placers = ("--placers", "cp-sat,single,heft", "--budget", "3", "--seeds", "1")
     rows = dop("compare", fork, "-t", "reference:2", *placers, "--json").json()
     assert [row["lower_bound_s"] for row in rows] == [6, 6, 6]

@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -463,40 +465,28 @@ def test_without_tensorboard(dop: Dop, here: Path, monkeypatch: pytest.MonkeyPat
     )
 
 
-IN_A_HURRY = """
-from doppler.cli.main import main
-from doppler.runs import comparison
-comparison.MAX_S = 0.02
-main()
-"""
-
-
 @pytest.mark.skipif(not hasattr(os, "openpty"), reason="no terminals here")
-def test_on_a_terminal(here: Path) -> None:
+def test_on_a_terminal(here: Path, dop: Dop, monkeypatch: pytest.MonkeyPatch) -> None:
     """The view is drawn, and gone at the end: only what was printed stays."""
     ours, theirs = os.openpty()
-    long = ("--config", "quick.toml", "--episodes", "40")
-    process = subprocess.Popen(
-        [sys.executable, "-c", IN_A_HURRY, "train", "graph.json", *long, "-o", "run"],
-        cwd=here,
-        stdout=subprocess.PIPE,
-        stderr=theirs,
-        text=True,
-        env=os.environ | {"TERM": "xterm", "COLUMNS": "100"},
-    )
-    os.close(theirs)
-    shown = b""
-    while True:
-        try:
-            data = os.read(ours, 4096)
-        except OSError:
-            break
-        if not data:
-            break
-        shown += data
-    os.close(ours)
-    out, _ = process.communicate(timeout=60)
-    assert process.returncode == 0
-    assert "dop place graph.json" in out
-    assert b"random-dag-12@p100x4" in shown
-    assert b"episodes" in shown
+    monkeypatch.setenv("TERM", "xterm")
+    with ThreadPoolExecutor(1) as reader, os.fdopen(theirs, "w") as terminal:
+        shown = reader.submit(read_all, ours)
+        monkeypatch.setattr(sys, "stderr", terminal)
+        long = ("--config", "quick.toml", "--episodes", "40")
+        result = dop("train", "graph.json", *long, "-o", "run")
+        terminal.close()
+        drawn = shown.result()
+    assert result.code == 0
+    assert "dop place graph.json" in result.out
+    assert b"random-dag-12@p100x4" in drawn
+    assert b"episodes" in drawn
+
+
+def read_all(terminal: int) -> bytes:
+    """What is written on the other side of a terminal until that is closed."""
+    read = b""
+    with suppress(OSError), os.fdopen(terminal, "rb", buffering=0) as ours:
+        while data := ours.read(4096):
+            read += data
+    return read

@@ -8,6 +8,7 @@ from math import prod
 
 import numpy as np
 from hypothesis import strategies as st
+from strategies import one_of, pick
 
 from doppler.graph.ops import OpKind
 from doppler.programs import (
@@ -27,6 +28,9 @@ from doppler.programs import (
 LARGEST_INPUT = 2
 LARGEST = 2**40
 MAX_ELEMENTS = 4096
+INPUT_SHAPES = st.lists(st.sampled_from([1, 2, 4, 8, 2, 4]), min_size=1, max_size=3)
+FILL_SHAPES = st.lists(st.sampled_from([1, 2, 4, 8]), min_size=2, max_size=3)
+ORDERS = [st.permutations(range(rank)) for rank in range(5)]
 
 
 class _Pool:
@@ -44,14 +48,15 @@ class _Pool:
 
     def take(self, *, view: bool = True) -> Tensor:
         """One of the tensors, the latest more often, transposed or with a new axis."""
-        some = st.sampled_from(self.tensors) | st.sampled_from(self.tensors[-2:])
-        return self.viewed(self.draw(some)) if view else self.draw(some)
+        latest = self.draw(st.booleans())
+        tensor = pick(self.draw, self.tensors[-2:] if latest else self.tensors)
+        return self.viewed(tensor) if view else tensor
 
     def viewed(self, tensor: Tensor) -> Tensor:
         rank = len(tensor.shape)
         if rank > 1 and self.draw(st.booleans()):
-            tensor = tensor.transpose(*self.draw(st.permutations(range(rank))))
-        if rank < 3 and self.draw(st.sampled_from([False, False, True])):
+            tensor = tensor.transpose(*self.draw(ORDERS[rank]))
+        if rank < 3 and self.draw(one_of(False, False, True)):
             at = self.draw(st.integers(0, rank))
             key = (slice(None),) * at + (None,)
             tensor = tensor[key]
@@ -68,22 +73,22 @@ class _Pool:
 
 
 def _add_input(pool: _Pool) -> None:
-    shape = pool.draw(st.lists(st.sampled_from([1, 2, 4, 8, 2, 4]), min_size=1, max_size=3))
-    dtype = pool.draw(st.sampled_from(["float64"] * 4 + ["complex128"]))
+    shape = pool.draw(INPUT_SHAPES)
+    dtype = pool.draw(one_of(*["float64"] * 4, "complex128"))
     tensor = pool.builder.input(f"x{len(pool.tensors)}", shape, dtype=dtype)
     pool.put(tensor, LARGEST_INPUT)
 
 
 def _add_fill(pool: _Pool) -> None:
-    shape = pool.draw(st.lists(st.sampled_from([1, 2, 4, 8]), min_size=2, max_size=3))
-    above = pool.draw(st.sampled_from([None, -2.0]))
+    shape = pool.draw(FILL_SHAPES)
+    above = pool.draw(one_of(None, -2.0))
     pool.put(pool.builder.fill(shape, 1.0, above=above), 2)
 
 
 def _add_unary(pool: _Pool) -> None:
     x = pool.take()
     real = "complex" not in x.dtype
-    fn = pool.draw(st.sampled_from(["affine", "square", *(["relu"] if real else [])]))
+    fn = pool.draw(one_of("affine", "square", *(["relu"] if real else [])))
     bound = {"affine": 2 * pool.bound(x) + 1, "square": 2 * pool.bound(x) ** 2}
     if bound.get(fn, 0) <= LARGEST:
         options = {"scale": -2.0, "shift": 1.0} if fn == "affine" else {}
@@ -92,11 +97,11 @@ def _add_unary(pool: _Pool) -> None:
 
 def _add_binary(pool: _Pool) -> None:
     a = pool.take()
-    b = pool.draw(st.sampled_from(_partners(pool, a)))
+    b = pick(pool.draw, _partners(pool, a))
     functions = ["add", "sub", "mul"]
     if "complex" not in a.dtype:
         functions += ["maximum", "minimum", "keep_if_at_least"]
-    fn = pool.draw(st.sampled_from(functions))
+    fn = pick(pool.draw, functions)
     one, two = pool.bound(a), pool.bound(b)
     bound = 2 * one * two if fn == "mul" else one + two
     if bound <= LARGEST:
@@ -129,12 +134,14 @@ def _add_einsum(pool: _Pool) -> None:
     for size in b.shape:
         same = [x for x in first if sizes[x] == size and x not in second]
         fresh = next(letters)
-        letter = pool.draw(st.sampled_from([*same, fresh]))
+        letter = pick(pool.draw, [*same, fresh])
         second.append(letter)
         sizes[letter] = size
     if not sizes:
         return
-    output = pool.draw(st.lists(st.sampled_from(list(sizes)), unique=True, max_size=3))
+    letters_of = list(sizes)
+    kept = st.lists(st.integers(0, len(sizes) - 1), unique=True, max_size=3)
+    output = [letters_of[i] for i in pool.draw(kept)]
     aggregated = prod(size for letter, size in sizes.items() if letter not in output)
     bound = 2 * pool.bound(a) * pool.bound(b) * aggregated
     if (
@@ -155,7 +162,7 @@ def _add_reduction(pool: _Pool) -> None:
     axes = pool.draw(st.lists(st.integers(-len(x.shape), len(x.shape) - 1), min_size=1, max_size=2))
     count = prod(x.shape[axis] for axis in {axis % len(x.shape) for axis in axes})
     real = "complex" not in x.dtype
-    fn = pool.draw(st.sampled_from(["sum", "product", *(["max", "min"] if real else [])]))
+    fn = pool.draw(one_of("sum", "product", *(["max", "min"] if real else [])))
     bound = {"sum": count * pool.bound(x), "product": (2 * pool.bound(x)) ** count}
     if bound.get(fn, 0) <= LARGEST:
         pool.put(reduce(fn, x, axes), bound.get(fn, pool.bound(x)))
@@ -165,7 +172,7 @@ def _add_slice(pool: _Pool) -> None:
     x = pool.take(view=False)
     key = []
     for size in x.shape:
-        length = pool.draw(st.sampled_from([size, *(n for n in (1, 2, 3, 4) if n < size)]))
+        length = pick(pool.draw, [size, *(n for n in (1, 2, 3, 4) if n < size)])
         start = pool.draw(st.integers(0, size - length))
         key.append(slice(start, start + length))
     part = x[tuple(key)]
@@ -183,7 +190,8 @@ def _add_concat(pool: _Pool) -> None:
         for t in pool.tensors
         if t.dtype == x.dtype and _without(t.shape, axis) == _without(x.shape, axis)
     ]
-    more = pool.draw(st.lists(st.sampled_from(fitting), min_size=1, max_size=2))
+    chosen = st.lists(st.integers(0, len(fitting) - 1), min_size=1, max_size=2)
+    more = [fitting[i] for i in pool.draw(chosen)]
     if prod(x.shape) * (1 + len(more)) <= MAX_ELEMENTS:
         pool.put(concat([x, *more], axis), max(pool.bound(t) for t in [x, *more]))
 
@@ -196,7 +204,7 @@ def _add_squeezer(pool: _Pool) -> None:
     x = pool.take()
     ones = [axis for axis, size in enumerate(x.shape) if size == 1]
     if ones and pool.draw(st.booleans()):
-        pool.put(x.squeeze(pool.draw(st.sampled_from(ones))), pool.bound(x))
+        pool.put(x.squeeze(pick(pool.draw, ones)), pool.bound(x))
     elif len(x.shape) < 3:
         pool.put(x.unsqueeze(pool.draw(st.integers(0, len(x.shape)))), pool.bound(x))
 
@@ -225,11 +233,15 @@ def programs(
     for _ in range(draw(st.integers(1, 4))):
         _add_input(pool)
     fewest = draw(st.integers(1, max_ops))
-    for add in draw(st.lists(st.sampled_from(_ADD), min_size=fewest, max_size=max_ops)):
+    for add in draw(st.lists(one_of(*_ADD), min_size=fewest, max_size=max_ops)):
         add(pool)
-    others = draw(st.lists(st.sampled_from(pool.tensors), max_size=2, unique_by=lambda t: t.op))
+    chosen = draw(st.lists(st.integers(0, len(pool.tensors) - 1), max_size=2, unique=True))
+    others = {pool.tensors[i].op: pool.tensors[i] for i in chosen}
     last = pool.tensors[-1]
-    return pool.builder.build(*(t for t in others if t.op != last.op), last)
+    return pool.builder.build(*(t for op, t in others.items() if op != last.op), last)
+
+
+_TANGLE = [lambda x, y: x + y, lambda x, y: x @ y, lambda x, _: -x]
 
 
 @st.composite
@@ -238,10 +250,9 @@ def tangles(draw: st.DrawFn, *, max_ops: int = 12) -> Program:
     b = ProgramBuilder("tangle")
     tensors = [b.input(f"x{i}", (4, 4)) for i in range(draw(st.integers(1, 4)))]
     for _ in range(draw(st.integers(1, max_ops))):
-        one, two = (draw(st.sampled_from(tensors)) for _ in range(2))
+        one, two = (pick(draw, tensors) for _ in range(2))
         two = two.T if draw(st.booleans()) else two
-        write = draw(st.sampled_from([lambda x, y: x + y, lambda x, y: x @ y, lambda x, _: -x]))
-        tensors.append(write(one, two))
+        tensors.append(draw(one_of(*_TANGLE))(one, two))
     return b.build(tensors[-1])
 
 
@@ -267,7 +278,7 @@ def cuts_of(draw: st.DrawFn, op: Op, *, max_blocks: int = 16) -> tuple[int, ...]
         if any(a.join == axis and a.denominator == 2 for read in op.reads for a in read.axes):
             size //= 2
         room = max_blocks // prod(cut)
-        cut.append(draw(st.sampled_from([n for n in range(1, room + 1) if size % n == 0])))
+        cut.append(pick(draw, [n for n in range(1, room + 1) if size % n == 0]))
     return tuple(cut)
 
 

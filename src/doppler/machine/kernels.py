@@ -12,9 +12,9 @@ import numpy as np
 from doppler.base.progress import report
 from doppler.cost import FAMILIES
 from doppler.graph.ops import OpKind
-from doppler.machine.bench import Bench, Sample, Work
+from doppler.machine.bench import WARM_UP, Bench, Sample, Work
 from doppler.machine.robust import typical_s
-from doppler.topology.topology import DTYPE_CLASSES, Device
+from doppler.topology.topology import DTYPE_CLASSES, KERNEL_FAMILIES, Device
 
 TINY = Work(OpKind.INPUT_ELEMWISE, 64, "float32")  # takes a launch and nothing else
 MATRICES = (128, 256, 512, 1024, 2048, 4096, 8192)
@@ -86,14 +86,17 @@ def measure_contention(
     `devices` are those of the bench with their speeds. Kernels are timed alone on every device,
     then while all devices run the families in turn, so that products and what is bound by memory
     meet as they do in a graph; the median over kernels and devices counts. One kernel of each
-    family at least, however short the time; nothing on a single device.
+    family at least, however short the time, but a small one then; nothing on a single device.
     """
     if len(devices) == 1:
         return {}
     until, numbers = monotonic() + seconds, range(len(devices))
     ratios: dict[str, list[float]] = {}
+    # On one device after the other, then on all at once.
+    runs_in_a_row = (FEW + WARM_UP) * len(KERNEL_FAMILIES) * (len(devices) + 1)
+    longest_s = min(LOADED_S, seconds / runs_in_a_row)
     # The largest of each family first: what is left out are the smaller ones.
-    for works in zip(*_loads(devices), strict=True):
+    for works in zip(*_loads(devices, longest_s), strict=True):
         if ratios and monotonic() > until:
             break
         alone = [[bench.kernel(work, d, FEW) for work in works] for d in numbers]
@@ -119,8 +122,8 @@ def _together(bench: Bench, works: Sequence[Work]) -> list[list[list[float]]]:
     return found
 
 
-def _loads(devices: Sequence[Device]) -> list[list[Work]]:
-    """For each family, the largest kernels that take no longer than `LOADED_S` on the first device.
+def _loads(devices: Sequence[Device], longest_s: float) -> list[list[Work]]:
+    """For each family, the largest kernels that take `longest_s` at most on the first device.
 
     `LOADS` of them, the largest first; the smallest again where there are fewer.
     """
@@ -134,7 +137,7 @@ def _loads(devices: Sequence[Device]) -> list[list[Work]]:
     ]
     found: list[list[Work]] = []
     for works in families:
-        short = [w for w in works if roofline.seconds(w) <= LOADED_S and w.touched_bytes <= room]
+        short = [w for w in works if roofline.seconds(w) <= longest_s and w.touched_bytes <= room]
         chosen = [*(short or works[:1])[::-1][:LOADS]]
         found.append([*chosen, *chosen[-1:] * (LOADS - len(chosen))])
     return found
