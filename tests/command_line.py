@@ -7,8 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import pytest
+import typer
 
-from doppler.cli.main import main
+from doppler.cli import main as cli
+
+PARSER = typer.main.get_command(cli.app)  # built once: that takes longer than many commands
 
 
 class Result(NamedTuple):
@@ -35,11 +38,12 @@ def compare_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
 def runner(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Dop:
     """A function that runs `dop` with the arguments it is given."""
     monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr(cli, "app", PARSER)
 
     def run(*arguments: str) -> Result:
         monkeypatch.setattr(sys, "argv", ["dop", *arguments])
         with pytest.raises(SystemExit) as exit_info:
-            main()
+            cli.main()
         captured = capsys.readouterr()
         return Result(int(exit_info.value.code or 0), captured.out, captured.err)
 

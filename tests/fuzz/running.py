@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any
 from unittest.mock import patch
 
-import typer
+from command_line import PARSER
 from report.trace_events import check_document
 
 import doppler.cli.main as cli
@@ -33,7 +33,6 @@ READERS = {  # of what commands write
     "doppler-perfetto": lambda path: check_document(json.loads(path.read_bytes())),
     "doppler-report": lambda path: path.read_text("utf-8"),
 }
-_parser = typer.main.get_command(cli.app)  # built once: that takes longer than most cases
 _devices = [Path(os.devnull), Path("/dev/full"), Path("/dev/zero")]
 
 
@@ -104,7 +103,7 @@ def run(case: Case, root: Path) -> Outcome:
         patch.object(sys, "stdin", TextIOWrapper(BytesIO(case.stdin), "utf-8")),
         patch.object(sys, "stdout", streams[0]),
         patch.object(sys, "stderr", streams[1]),
-        patch.object(cli, "app", _parser),
+        patch.object(cli, "app", PARSER),
         patch("doppler.cli.output.COMPILING_PATIENCE_S", 3600.0),
         _inside(root / "here"),
         _limited(),

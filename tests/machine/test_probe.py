@@ -18,6 +18,7 @@ from doppler.errors import ConfigError, DopplerError, OutOfMemoryError, UnknownN
 from doppler.graph import Graph, OpKind
 from doppler.graph.signatures import signatures
 from doppler.machine import probe as probing
+from doppler.machine import validation
 from doppler.machine.bench import Bench, Work
 from doppler.machine.calibration import Refined
 from doppler.machine.find import IN_FLIGHT, Wanted, find_machine
@@ -38,9 +39,16 @@ from doppler.machine.probe import (
     probing_assignments,
     write_probe,
 )
-from doppler.machine.validation import GOOD, diverse_assignments, validate
+from doppler.machine.validation import EVALUATIONS, GOOD, diverse_assignments, validate
 from doppler.sim import SimConfig, Simulator
 from doppler.topology import Host, Link, Topology, read_topology
+
+
+@pytest.fixture(autouse=True)
+def _short_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Searches of a tenth of the length, which find good assignments of a small graph."""
+    monkeypatch.setattr(validation, "EVALUATIONS", 2000)
+
 
 PAIRS = [(a, b) for a in range(4) for b in range(4) if a != b]
 
@@ -209,6 +217,7 @@ def test_held_out_runs_say_how_far_it_is_off() -> None:
 def test_good_assignments_are_run_in_rounds_and_those_that_fail_are_listed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(probing, "monotonic", lambda: 0.0)  # all rounds, however slow this machine
     graph, truth = small_graph(), machine(2)
     seen: list[Topology] = []
 
@@ -239,6 +248,7 @@ def test_good_assignments_are_run_in_rounds_and_those_that_fail_are_listed(
 
 
 def test_refining_comes_after_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probing, "monotonic", lambda: 0.0)  # all rounds, however slow this machine
     graph, truth = small_graph(), machine(2)
     calls: list[tuple[Topology, set[Assignment], set[Assignment]]] = []
     given: list[Topology] = []
@@ -358,6 +368,7 @@ def test_good_runs_and_refining_make_predictions_of_good_assignments_better(
     kind: type[PlayingBackend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(probing, "monotonic", lambda: 0.0)  # all rounds, however slow this machine
+    monkeypatch.setattr(validation, "EVALUATIONS", EVALUATIONS)
     graph = small_graph()
     devices = tuple(replace(device, launch_s=3e-5) for device in machine(4).devices)
     truth = replace(machine(4, rate=1e10), devices=devices, host=Host(dispatch_s=1e-5, ahead=1))

@@ -45,7 +45,9 @@ from doppler.training.api import make_manifest  # noqa: E402
 
 
 def test_what_is_in_a_directory(tmp_path: Path) -> None:
-    run = trained(tmp_path / "a" / "run")
+    run = tmp_path / "a" / "run"
+    with started(run) as training:
+        take(training, 99)
     names = {str(p.relative_to(run)) for p in run.rglob("*") if p.is_file()}
     events = {name for name in names if name.startswith("tensorboard/events.out.tfevents")}
     assert names - events == {

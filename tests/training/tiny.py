@@ -1,7 +1,11 @@
 """Training that takes a moment."""
 
+import itertools
 import json
+import shutil
+import tempfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +46,21 @@ def started(path: Path, config: TrainConfig = CONFIG, **options: Any) -> Run:
 
 
 def trained(path: Path, config: TrainConfig = CONFIG, *, updates: int = 99) -> Path:
-    """A directory with a run of a limited number of updates."""
+    """A directory with a run of a limited number of updates, which is trained once and copied."""
+    shutil.copytree(_trained_once(config, updates), path)
+    return path
+
+
+@cache
+def _trained_once(config: TrainConfig, updates: int) -> Path:
+    path = Path(_FOLDER.name) / str(next(_numbers))
     with started(path, config) as run:
         take(run, updates)
     return path
+
+
+_FOLDER = tempfile.TemporaryDirectory(prefix="doppler-tests-")
+_numbers = itertools.count()
 
 
 def resumed(path: Path, *, updates: int = 99) -> Path:

@@ -69,17 +69,21 @@ def unboxed(value: Any) -> Any:
 
     JSON and TOML hold no others, and compiled code is compiled again for every type of numpy's.
     """
+    kind = type(value)
+    if kind in _UNBOXED or (kind is tuple and _UNBOXED.issuperset(map(type, value))):
+        return value
     if isinstance(value, (np.generic, np.ndarray)):
         is_number = value.ndim == 0 and value.dtype.kind in "biuf"
         # Not `.item()`, which leaves a long double as it is.
         return _PLAIN[value.dtype.kind](value) if is_number else value
-    if type(value) in (tuple, list):
-        return type(value)(map(unboxed, value))
-    if type(value) is dict:
+    if kind in (tuple, list):
+        return kind(map(unboxed, value))
+    if kind is dict:
         return {key: unboxed(item) for key, item in value.items()}
     return value
 
 
+_UNBOXED = frozenset({bool, int, float, str, type(None)})
 _PLAIN: dict[str, Any] = {"b": bool, "i": int, "u": int, "f": float}
 
 

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from time import monotonic
 from types import FrameType, TracebackType
@@ -32,7 +33,8 @@ from doppler.runs.metrics import (
 )
 from doppler.runs.validation_set import FamilyGap, Pace, ValidationSet, make_validation
 from doppler.serving.trials import TrialSummary
-from doppler.training.config import check_extension
+from doppler.topology.topology import Topology
+from doppler.training.config import TrainConfig, check_extension
 from doppler.training.config_io import config_to
 from doppler.training.trainer import Trainer, TrainingProgress
 
@@ -301,9 +303,6 @@ def _validation(manifest: Manifest, path: Path) -> ValidationSet | None:
 
 def warm_up(manifest: Manifest) -> None:
     """Compile all that a run needs, or load it from the cache, so that no budget pays for it."""
-    builder = GraphBuilder("pair")
-    for name in ("a", "b"):
-        builder.op(name, "matmul", reads=[], output_bytes=1, exec_s=1.0, transfer_s=1.0)
     config, expert = manifest.config, manifest.config.sim.expert
     short = replace(
         config,
@@ -317,9 +316,19 @@ def warm_up(manifest: Manifest) -> None:
             expert=None if expert is None else replace(expert, moves=min(expert.moves, 1)),
         ),
         seconds=None,
+        seed=0,
         variants=0,
     )
-    for _ in Trainer([(builder.build(), manifest.pairs[0][1])], short).run():
+    _train_briefly(short, manifest.pairs[0][1])
+
+
+@cache
+def _train_briefly(config: TrainConfig, topology: Topology) -> None:
+    """Train on two vertices, the first time in this process."""
+    builder = GraphBuilder("pair")
+    for name in ("a", "b"):
+        builder.op(name, "matmul", reads=[], output_bytes=1, exec_s=1.0, transfer_s=1.0)
+    for _ in Trainer([(builder.build(), topology)], config).run():
         pass
 
 

@@ -1,6 +1,7 @@
 """Cuts: into how many pieces the join axes of an operation are cut, and what a cut costs."""
 
 from collections.abc import Hashable, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from math import prod
 from typing import TypeVar
@@ -17,11 +18,21 @@ Points = tuple[frozenset[int], ...]  # positions at which each axis of an output
 
 def divides(op: Op, cut: Cut) -> bool:
     """Whether every piece has the same size, and no piece splits a complex number."""
-    unit = [1] * len(cut)
-    for axis in (axis for read in op.reads for axis in read.axes):
-        if axis.join is not None:
-            unit[axis.join] = max(unit[axis.join], axis.denominator)
-    return all(c >= 1 and n % (c * u) == 0 for n, c, u in zip(op.join, cut, unit, strict=True))
+    return _fits(op.join, _units(op), cut)
+
+
+def _units(op: Op) -> list[int]:
+    """Along each join axis, the elements that stay together."""
+    unit = [1] * len(op.join)
+    for read in op.reads:
+        for axis in read.axes:
+            if axis.join is not None:
+                unit[axis.join] = max(unit[axis.join], axis.denominator)
+    return unit
+
+
+def _fits(join: Sequence[int], units: Sequence[int], cut: Cut) -> bool:
+    return all(c >= 1 and n % (c * u) == 0 for n, c, u in zip(join, cut, units, strict=True))
 
 
 def candidates(op: Op, parts: int) -> list[Cut]:
@@ -37,7 +48,8 @@ def candidates(op: Op, parts: int) -> list[Cut]:
         for total in totals
         for exponents in _compositions(total, len(op.join))
     ]
-    return [cut for cut in cuts if divides(op, cut)]
+    units = _units(op)
+    return [cut for cut in cuts if _fits(op.join, units, cut)]
 
 
 def _compositions(total: int, length: int) -> list[tuple[int, ...]]:
@@ -99,7 +111,7 @@ def repartition_costs(
         cuts, cut_of = distinct([cut[dim] for cut in pieces])
         points = [distinct([point[dim] for point in need]) for need in needs]
         always = frozenset({0, size}).union(*(point[dim] for point in rest))
-        tables = _axis_tables(size, cuts, [sets for sets, _ in points], always)
+        tables = _axis_tables(size, tuple(cuts), tuple(tuple(sets) for sets, _ in points), always)
         at = np.ix_(cut_of, *(which for _, which in points))
         own_block *= tables[0][at]
         needed_block *= tables[1][at]
@@ -109,14 +121,19 @@ def repartition_costs(
     return np.where(same, 0.0, factor * (own_block + needed_block) * blocks)
 
 
+@lru_cache(maxsize=4096)  # layers are alike
 def _axis_tables(
-    size: int, cuts: list[int], sets: list[list[frozenset[int]]], always: frozenset[int]
+    size: int,
+    cuts: tuple[int, ...],
+    sets: tuple[tuple[frozenset[int], ...], ...],
+    always: frozenset[int],
 ) -> list[FloatArray]:
     """For one axis, by own cut and each child's points: own and needed block, pieces, equality."""
     shape = (len(cuts), *(len(points) for points in sets))
     tables = [np.zeros(shape) for _ in range(4)]
+    owns = [frozenset(range(0, size + 1, size // cut)) for cut in cuts]
     for index in np.ndindex(*shape):
-        own = frozenset(range(0, size + 1, size // cuts[index[0]]))
+        own = owns[index[0]]
         needed = always.union(*(points[i] for points, i in zip(sets, index[1:], strict=True)))
         largest = max(b - a for a, b in pairwise(sorted(needed)))
         values = (size // cuts[index[0]], largest, max(len(own), len(needed)) - 1, own == needed)

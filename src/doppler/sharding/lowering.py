@@ -14,8 +14,6 @@ from math import prod
 from numbers import Integral
 from typing import Any
 
-import numpy as np
-
 from doppler.base.progress import track
 from doppler.errors import ShardingError, UnknownNameError
 from doppler.graph.builder import GraphBuilder
@@ -51,9 +49,9 @@ class Blocks:
             for (low, high), n in zip(region, self.shape, strict=True)
         ]
         for index in product(*along):
-            number = int(np.ravel_multi_index(index, self.cut)) if index else 0
-            part, place = [], []
-            for i, n, (low, high) in zip(index, self.shape, region, strict=True):
+            number, part, place = 0, [], []
+            for i, c, n, (low, high) in zip(index, self.cut, self.shape, region, strict=True):
+                number = number * c + i
                 begin, end = max(low, i * n), min(high, (i + 1) * n)
                 part.append((begin - i * n, end - i * n))
                 place.append(begin - low)

@@ -25,7 +25,7 @@ TOTAL = 2**26  # what the weights add up to; partitioners compute in 32 bits
 MAX_SWAPS = 5000  # of two parts' devices that are tried for one cut
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Weighted:
     """A graph as a partitioner sees it: A vertices to assign, what they weigh, what they share."""
 

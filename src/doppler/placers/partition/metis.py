@@ -1,5 +1,6 @@
 """METIS: balanced parts of an undirected graph with light edges between them."""
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -40,14 +41,8 @@ def cut_graph(weighted: Weighted, share: FloatArray, imbalance: float, seed: int
 
     The recursion is done here: where METIS recurses on a part without vertices, it prints.
     """
-    from scipy.sparse import coo_array
-
     size = len(weighted.vertex_weight)
-    makers = weighted.vertex[: len(weighted.tensor_weight)]
-    ends = makers[weighted.tensor], weighted.vertex
-    edges = coo_array((weighted.tensor_weight[weighted.tensor], ends), shape=(size, size)).tocsr()
-    edges.setdiag(0)
-    edges.eliminate_zeros()
+    edges = _joined(weighted)
     parts = np.zeros(size, np.int64)
     todo = [(np.arange(size), 0, len(share))]
     while todo:
@@ -57,18 +52,32 @@ def cut_graph(weighted: Weighted, share: FloatArray, imbalance: float, seed: int
             continue
         middle = (low + high + 1) // 2
         first = share[low:middle].sum() / share[low:high].sum()
-        inside = edges[vertices][:, vertices]
+        inside = edges if len(vertices) == size else edges[vertices][:, vertices]
         weight = weighted.vertex_weight[vertices]
-        right = _bisect(inside + inside.T, weight, float(first), imbalance, seed)
+        right = _bisect(inside, weight, float(first), imbalance, seed)
         todo += [(vertices[~right], low, middle), (vertices[right], middle, high)]
     return parts
+
+
+@lru_cache(maxsize=1)
+def _joined(weighted: Weighted) -> Any:
+    """(A, A) the weight of all tensors that join two vertices; all cuts of a graph share it."""
+    from scipy.sparse import coo_array
+
+    size = len(weighted.vertex_weight)
+    makers = weighted.vertex[: len(weighted.tensor_weight)]
+    source, target = makers[weighted.tensor], weighted.vertex
+    others = source != target
+    weight = weighted.tensor_weight[weighted.tensor[others]]
+    edges = coo_array((weight, (source[others], target[others])), shape=(size, size)).tocsr()
+    return (edges + edges.T).tocsr()
 
 
 def _bisect(edges: Any, weight: IntArray, first: float, imbalance: float, seed: int) -> BoolArray:
     """Whether each vertex is in the second of two parts; the first has the share `first`."""
     import pymetis
 
-    adjacency = edges.tocsr()
+    adjacency = edges.sorted_indices()
     result = pymetis.part_graph(
         2,
         pymetis.CSRAdjacency(adjacency.indptr.astype(np.int64), adjacency.indices.astype(np.int64)),
