@@ -28,8 +28,8 @@ class PlayingBackend(NullBackend):
         self._known: tuple[Graph, Costs] | None = None
         self._now_s = 0.0
 
-    def begin(self, plan: Any, *, timed: bool = True) -> None:
-        super().begin(plan, timed=timed)
+    def begin(self, commands: Any, *, timed: bool = True) -> None:
+        super().begin(commands, timed=timed)
         self._now_s = 0.0
 
     def now_s(self) -> float:

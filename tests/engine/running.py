@@ -97,8 +97,8 @@ def vertex(graph: Graph, start: str) -> int:
 class VirtualBackend(NullBackend):
     """The null backend in virtual time: it stands still but while the engine waits."""
 
-    def begin(self, plan: Any, *, timed: bool = True) -> None:
-        super().begin(plan, timed=timed)
+    def begin(self, commands: Any, *, timed: bool = True) -> None:
+        super().begin(commands, timed=timed)
         self._now = 0.0
 
     def now_s(self) -> float:

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from sharding.test_evaluate import SIZES
 from tight import least_bytes
 
-from doppler.engine.backends import cuda, cuda_plan, driver, lanes
+from doppler.engine.backends import cuda, cuda_commands, driver, lanes
 from doppler.engine.backends.addresses import addresses, parse_address
 from doppler.engine.backends.base import Behind, Copy, Exec
 from doppler.engine.backends.cuda import CudaBackend
@@ -249,20 +249,20 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
         "can_device_access_peer": lambda a, b: fake.peers,
     }.items():
         monkeypatch.setattr(torch.cuda, name, value)
-    for module in (cuda, cuda_plan):
+    for module in (cuda, cuda_commands):
         monkeypatch.setattr(module, "where", lambda gpu: torch.device("cpu"))
     for module in (cuda, lanes):
         monkeypatch.setattr(
             module, "pinned_memory", lambda size: torch.empty(size, dtype=torch.uint8)
         )
-    for module in (cuda, cuda_plan, lanes):
+    for module in (cuda, cuda_commands, lanes):
         monkeypatch.setattr(module, "new_event", lambda timed: FakeEvent(fake))
     warm_up = cuda._something
     monkeypatch.setattr(cuda, "_something", lambda output: warm_up(output[:4, :4]))
-    monkeypatch.setattr(cuda_plan, "_launches", fake.launches)
-    monkeypatch.setattr(cuda_plan, "_capture", fake.capture_kernel)
+    monkeypatch.setattr(cuda_commands, "_launches", fake.launches)
+    monkeypatch.setattr(cuda_commands, "_capture", fake.capture_kernel)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
-    monkeypatch.setattr(cuda_plan, "WholeRun", partial(FakeWholeRun, fake))
+    monkeypatch.setattr(cuda_commands, "WholeRun", partial(FakeWholeRun, fake))
     monkeypatch.setattr(Trouble, "launch", staticmethod(fake.launch))
     yield fake
     for stream in fake.streams.values():
@@ -625,12 +625,12 @@ def test_copies_to_the_host_and_back(
     count, timed = len(actions), order != "captured"
     needs = [[], [0], [1], [2]]
     behind = None if order == "dynamic" else Behind(needs, [0] * count)
-    plan = backend.prepare(graph, tasks, actions, behind)
+    commands = backend.prepare(graph, tasks, actions, behind)
     for run in range(3):
         for each in (there, back, last, room):
             each.zero_()
         value += run
-        backend.begin(plan, timed=timed)
+        backend.begin(commands, timed=timed)
         done: list[int] = []
         if order == "captured":
             backend.start_all(range(count))

@@ -252,11 +252,11 @@ def test_a_cancel_between_two_runs_of_many_is_not_lost(
 ) -> None:
     begins = []
 
-    def begin(plan: Any, *, timed: bool) -> None:
-        begins.append(plan)
+    def begin(commands: Any, *, timed: bool) -> None:
+        begins.append(commands)
         if len(begins) == 3:
             engine.cancel()
-        Spy.begin(spy, plan, timed=timed)
+        Spy.begin(spy, commands, timed=timed)
 
     graph, inputs, _ = chain()
     with monkeypatch.context() as patch:

@@ -229,7 +229,7 @@ def test_good_assignments_are_run_in_rounds_and_those_that_fail_are_listed(
 
     class Small(PlayingBackend):
         def start(self, task: int) -> None:
-            devices = self._plan.tasks.devices.tolist()
+            devices = self._commands.tasks.devices.tolist()
             if set(devices) == {-1, 1} and len(devices) > 60:
                 raise OutOfMemoryError("no room")
             super().start(task)
@@ -295,7 +295,7 @@ class Costly(PlayingBackend):
     """Starting a copy costs the host three times what a kernel does, and seeing an end half."""
 
     def start(self, task: int) -> None:
-        if task >= self._plan.graph.num_vertices:
+        if task >= self._commands.graph.num_vertices:
             self._now_s += 2 * self._truth.host.dispatch_s
         super().start(task)
 
@@ -394,7 +394,7 @@ def test_good_runs_and_refining_make_predictions_of_good_assignments_better(
 def test_an_error_if_nothing_runs() -> None:
     class Broken(PlayingBackend):
         def start(self, task: int) -> None:
-            if len(self._plan.tasks.devices) == small_graph().num_vertices:
+            if len(self._commands.tasks.devices) == small_graph().num_vertices:
                 raise OutOfMemoryError("no room")
             super().start(task)
 

@@ -243,7 +243,7 @@ class Engine:
 
     def _drive(self, prepared: Prepared, loop: Loop, *, timed: bool = True) -> None:
         try:
-            self.backend.get_ready(prepared.plan, timed=timed)
+            self.backend.get_ready(prepared.commands, timed=timed)
             self._put_in_place(prepared)
             with _no_collection():
                 loop.run(timed=timed)

@@ -141,7 +141,7 @@ class DynamicLoop(Loop):
         """Run all tasks."""
         state, backend, seen_s = self._state, self._backend, self._seen_s
         self._prepared.cells.begin()
-        backend.begin(self._prepared.plan, timed=timed)
+        backend.begin(self._prepared.commands, timed=timed)
         state.begin(0.0)
         while state.unfinished:
             while (task := state.choose()) is not None:
@@ -199,7 +199,7 @@ class FixedLoop(Loop):
         schedule = self._prepared.schedule
         assert schedule is not None
         self._prepared.cells.begin()
-        self._backend.begin(self._prepared.plan, timed=timed)
+        self._backend.begin(self._prepared.commands, timed=timed)
         order = schedule.tasks.tolist()
         if self._capture and not timed:
             self._started = dict.fromkeys(order, 0.0)

@@ -9,7 +9,7 @@ import torch
 
 from doppler.assignment import Assignment
 from doppler.base.arrays import rows
-from doppler.engine.backends.base import Action, Backend, Behind, Copy, Exec, Plan
+from doppler.engine.backends.base import Action, Backend, Behind, Commands, Copy, Exec
 from doppler.engine.kernels import bind_kernel, output_like
 from doppler.engine.layout import copies_in_run, make_layout
 from doppler.engine.loaded import Loaded, naming
@@ -36,7 +36,7 @@ class Prepared:
     tasks: Tasks
     table: TaskTable  # with what the layout adds
     schedule: Schedule | None  # of a run in fixed order
-    plan: Plan
+    commands: Commands
     outputs: dict[int, torch.Tensor | Cell]  # results by tensor
     names: dict[int, str]  # of these
     cells: Cells  # what pieces and transfers of their outputs write
@@ -141,7 +141,7 @@ class Preparation:
             behind = Behind(table.needs, rooms)
         values = _Values(self._loaded, self._backend, places, tasks) if self._loaded else None
         actions = self._actions(tasks, values)
-        plan = self._backend.prepare(graph, tasks, actions, behind)
+        commands = self._backend.prepare(graph, tasks, actions, behind)
         in_place = [
             copy
             for copy in places.copies
@@ -153,7 +153,7 @@ class Preparation:
             tasks=tasks,
             table=table,
             schedule=schedule,
-            plan=plan,
+            commands=commands,
             outputs=values.results(tasks) if values else {},
             names=self._loaded.results if self._loaded else {},
             cells=values.cells if values else Cells(),

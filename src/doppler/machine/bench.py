@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from doppler.engine.backends.base import Action, Backend, Copy, Exec, Plan, TaskError
+from doppler.engine.backends.base import Action, Backend, Commands, Copy, Exec, TaskError
 from doppler.engine.kernels import torch_dtype
 from doppler.engine.operands import Launch
 from doppler.errors import EngineError
@@ -152,9 +152,9 @@ class Bench:
                 )
             ]
         actions = [Exec(device, launches[k % cycle]) for k, device in enumerate(where)]
-        plan = self.backend.prepare(graph, tasks, actions)
+        commands = self.backend.prepare(graph, tasks, actions)
         skipped = WARM_UP * kinds * width
-        spans = self._drive(plan, range(count), in_flight=2 * width)[skipped:]
+        spans = self._drive(commands, range(count), in_flight=2 * width)[skipped:]
         begin_s = max(span.begin_s for span in spans[:width])
         end_s = min(span.end_s for span in spans[-width:])
         found: list[list[list[float]]] = [[[] for _ in works] for _ in devices]
@@ -180,8 +180,8 @@ class Bench:
         for k, link in enumerate(tasks.link.tolist()):
             lane = k % width
             actions.append(Copy(link, *pairs[lane], values[lane], rooms[lane]))
-        plan = self.backend.prepare(graph, tasks, actions)
-        spans = self._drive(plan, range(graph.num_vertices, len(actions)), in_flight=width)
+        commands = self.backend.prepare(graph, tasks, actions)
+        spans = self._drive(commands, range(graph.num_vertices, len(actions)), in_flight=width)
         return [spans[width + lane :: width] for lane in range(width)]  # the first are warm-up
 
     def _transfers(self, pairs: Sequence[Pair], size_bytes: int) -> tuple[Any, Tasks]:
@@ -196,10 +196,10 @@ class Bench:
         graph = builder.build()
         return graph, enumerate_tasks(graph, self.topology, np.array(devices))
 
-    def _drive(self, plan: Plan, tasks: range, *, in_flight: int) -> list[Span]:
+    def _drive(self, commands: Commands, tasks: range, *, in_flight: int) -> list[Span]:
         """When each task ran; each that ends starts the one `in_flight` later."""
         backend, left = self.backend, len(tasks)
-        backend.begin(plan)
+        backend.begin(commands)
         try:
             for task in tasks[:in_flight]:
                 backend.start(task)

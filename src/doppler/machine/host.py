@@ -8,7 +8,7 @@ import numpy as np
 
 from doppler.assignment import Assignment
 from doppler.base.progress import track
-from doppler.engine.backends.base import Backend, Plan
+from doppler.engine.backends.base import Backend, Commands
 from doppler.engine.engine import Engine
 from doppler.graph.builder import GraphBuilder
 from doppler.graph.graph import Graph, Kernel
@@ -72,11 +72,11 @@ class HostWatch:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)
 
-    def begin(self, plan: Plan, *, timed: bool = True) -> None:
+    def begin(self, commands: Commands, *, timed: bool = True) -> None:
         """Start the clock of a run."""
         self._busy_s += self._run_s
         self._run_s = 0.0
-        self._backend.begin(plan, timed=timed)
+        self._backend.begin(commands, timed=timed)
 
     def wait(self, timeout_s: float) -> list[int]:
         """The tasks that ended."""

@@ -42,7 +42,7 @@ class Behind(NamedTuple):
 
 Action = Exec | Copy
 Actions = Sequence[Action | None]  # by task; None for inputs
-Plan = Any  # what a backend made of actions, for itself
+Commands = Any  # what a backend prepares to start tasks with, for itself
 
 
 class TaskError(Exception):
@@ -68,7 +68,7 @@ class Backend(Protocol):
 
     @property
     def generation(self) -> int:
-        """Goes up when an arena is given up: plans made with it must not be used again."""
+        """Goes up when an arena is given up: commands made with it must not be used again."""
         ...
 
     def prepare(
@@ -77,18 +77,18 @@ class Backend(Protocol):
         tasks: Tasks,
         actions: Actions,
         behind: Behind | None = None,
-    ) -> Plan:
+    ) -> Commands:
         """What to do for each task, when it is started; for any number of runs.
 
         Without `behind`, a task is started when all it needs has ended.
         """
         ...
 
-    def get_ready(self, plan: Plan, *, timed: bool = True) -> None:
+    def get_ready(self, commands: Commands, *, timed: bool = True) -> None:
         """Make what the next run needs beyond what is prepared; this may write to any arena."""
         ...
 
-    def begin(self, plan: Plan, *, timed: bool = True) -> None:
+    def begin(self, commands: Commands, *, timed: bool = True) -> None:
         """Start the clock of a run. Nothing runs, if the backend was made ready."""
         ...
 

@@ -29,7 +29,7 @@ _ADDRESS = re.compile(r"cpu:(\d{1,4}(?:-\d{1,4})?(?:,\d{1,4}(?:-\d{1,4})?)*)", r
 log = logging.getLogger(__name__)
 
 
-class _Plan(NamedTuple):
+class _Commands(NamedTuple):
     jobs: list[tuple[int, Job] | None]  # by task: its crew, and what the crew does
     crews: list[int]  # that have something to do
     behind: bool
@@ -65,7 +65,7 @@ class CpuBackend:
         tasks: Tasks,
         actions: Actions,
         behind: Behind | None = None,
-    ) -> _Plan:
+    ) -> _Commands:
         """The jobs of the workers. The slots of a device, and the lanes of a link, are alike."""
         needs = behind.needs if behind else [()] * len(actions)
         jobs: list[tuple[int, Job] | None] = []
@@ -80,17 +80,17 @@ class CpuBackend:
                 launches = (partial(copy, action.value),)
                 jobs.append((self._num_devices + action.link, Job(task, launches, needed)))
         crews = sorted({each[0] for each in jobs if each is not None})
-        return _Plan(jobs, crews, behind is not None)
+        return _Commands(jobs, crews, behind is not None)
 
-    def get_ready(self, plan: _Plan, *, timed: bool = True) -> None:
+    def get_ready(self, commands: _Commands, *, timed: bool = True) -> None:
         """Nothing: `prepare` made all."""
 
-    def begin(self, plan: _Plan, *, timed: bool = True) -> None:
+    def begin(self, commands: _Commands, *, timed: bool = True) -> None:
         """Start the clock of a run, and the threads it needs that there are not yet."""
         if self._running:  # a stop was interrupted
             self._abandon()
-        hire([self._crews[i] for i in plan.crews])
-        self._jobs, self._run = plan.jobs, SharedRun(len(plan.jobs), behind=plan.behind)
+        hire([self._crews[i] for i in commands.crews])
+        self._jobs, self._run = commands.jobs, SharedRun(len(commands.jobs), behind=commands.behind)
         self._failed, self.idle_s, self._began = None, 0.0, perf_counter()
 
     def now_s(self) -> float:

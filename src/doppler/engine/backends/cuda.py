@@ -2,9 +2,9 @@
 
 A slot of a device is a stream, and so is a lane of a link; two, where it goes through the host.
 All that starting a task takes is decided when it is prepared: a list of calls without arguments
-(`cuda_plan.py`). An event is recorded behind every task. `wait` asks the oldest event of every lane
-that has work, again and again for a moment, then with naps between. In a fixed order streams wait
-for the events of one another, and the host is ahead of them all.
+(`cuda_commands.py`). An event is recorded behind every task. `wait` asks the oldest event of every
+lane that has work, again and again for a moment, then with naps between. In a fixed order streams
+wait for the events of one another, and the host is ahead of them all.
 """
 
 import os
@@ -19,7 +19,7 @@ from doppler.base.arrays import FloatArray
 from doppler.engine.backends import driver
 from doppler.engine.backends.addresses import addresses
 from doppler.engine.backends.base import Actions, Arenas, Behind, Copy, TaskError
-from doppler.engine.backends.cuda_plan import CudaPlan, Wiring
+from doppler.engine.backends.cuda_commands import CudaCommands, Wiring
 from doppler.engine.backends.driver import as_engine_errors, first_line, where
 from doppler.engine.backends.lanes import OUT, RUN, Lane, least_loaded, new_event, pinned_memory
 from doppler.engine.pieces import Cell
@@ -60,7 +60,7 @@ class CudaBackend:
         self._own = Lane()  # for the clock
         self._busy: dict[Lane, None] = {}  # lanes with tasks under way
         self._arenas = Arenas()
-        self._plan: CudaPlan | None = None  # of the run under way, or the last
+        self._commands: CudaCommands | None = None  # of the run under way, or the last
         self._warm: set[Route] = set()  # that were used
         self._timed, self._woken = True, False
         self._unsettled, self._broken = False, ""
@@ -79,34 +79,38 @@ class CudaBackend:
         tasks: Tasks,
         actions: Actions,
         behind: Behind | None = None,
-    ) -> CudaPlan:
+    ) -> CudaCommands:
         """The calls that start each task, with streams and pinned memory for all transfers."""
         self._check()
         with as_engine_errors():
             self._remember()
             self._get_links_ready([a for a in actions if isinstance(a, Copy)])
             self.end()
-            return CudaPlan(self._wiring, actions, behind)
+            return CudaCommands(self._wiring, actions, behind)
 
-    def get_ready(self, plan: CudaPlan, *, timed: bool = True) -> None:
+    def get_ready(self, commands: CudaCommands, *, timed: bool = True) -> None:
         """Capture what can be, which runs it: so before inputs are put in place."""
         self._end_earlier_run()
-        if plan.is_ready(timed=timed):
+        if commands.is_ready(timed=timed):
             return
         with as_engine_errors():
             self._remember()
-            plan.starts(timed=timed)
+            commands.starts(timed=timed)
             self._synchronize()
             self.end()
 
-    def begin(self, plan: CudaPlan, *, timed: bool = True) -> None:
+    def begin(self, commands: CudaCommands, *, timed: bool = True) -> None:
         """Start the clock of a run."""
         self._end_earlier_run()
         with as_engine_errors():
             self._remember()
-            self._plan, self._timed, self._starts = plan, timed, plan.starts(timed=timed)
-            self._ends = plan.ends(timed=timed)
-            plan.count_run()
+            self._commands, self._timed, self._starts = (
+                commands,
+                timed,
+                commands.starts(timed=timed),
+            )
+            self._ends = commands.ends(timed=timed)
+            commands.count_run()
             self._synchronize()
             self.idle_s, self._woken = 0.0, False
             self._start_clock()
@@ -134,14 +138,14 @@ class CudaBackend:
 
         One after the other, where they use other tensors in every run.
         """
-        assert self._plan is not None
+        assert self._commands is not None
         assert not self._timed  # events inside a graph have no times
-        if not self._plan.is_bound:
+        if not self._commands.is_bound:
             for task in tasks:
                 self.start(task)
             return
         stream = self._own.stream(self._wiring.whole[self._gpus[0]], OUT)
-        whole = self._plan.whole(tasks, stream)
+        whole = self._commands.whole(tasks, stream)
         self._zero = perf_counter()  # to capture it the first time is no part of the run
         whole.launch()
         self._ends = [whole.end] * len(self._ends)
@@ -177,10 +181,10 @@ class CudaBackend:
 
     def times(self) -> tuple[FloatArray, FloatArray]:
         """When each task began and ended."""
-        assert self._plan is not None
+        assert self._commands is not None
         assert self._timed
-        begin_s, end_s = np.zeros((2, len(self._plan.actions)))
-        for task, begin, end, source, target in self._plan.marks():
+        begin_s, end_s = np.zeros((2, len(self._commands.actions)))
+        for task, begin, end, source, target in self._commands.marks():
             begin_s[task] = self._seconds(source, begin)
             end_s[task] = self._seconds(target, end)
         return begin_s, end_s
@@ -247,8 +251,8 @@ class CudaBackend:
         self._arenas.clear()
 
     def _let_go(self) -> None:
-        """Forget the last run's plan, whose calls hold tensors in the arenas."""
-        self._plan, self._starts, self._ends = None, [], []
+        """Forget the last run's commands, whose calls hold tensors in the arenas."""
+        self._commands, self._starts, self._ends = None, [], []
 
     # Completions.
 
@@ -347,8 +351,8 @@ class CudaBackend:
             else torch.empty(256, dtype=torch.uint8, device=where(self._gpus[end]))
             for end in (like.source, like.target)
         )
-        plan = CudaPlan(self._wiring, [like._replace(value=value, output=output)], None)
-        for calls in plan.starts(timed=False)[0][0]:
+        commands = CudaCommands(self._wiring, [like._replace(value=value, output=output)], None)
+        for calls in commands.starts(timed=False)[0][0]:
             for call in calls:
                 call()
             self._settle()

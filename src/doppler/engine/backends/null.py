@@ -17,7 +17,7 @@ from doppler.topology.topology import Topology
 Durations = Callable[[Graph, Tasks, int], float]  # seconds of a task of a graph
 
 
-class _Plan(NamedTuple):
+class _Commands(NamedTuple):
     graph: Graph
     tasks: Tasks
     resource: list[int]  # by task: device, or number of devices + link
@@ -43,25 +43,25 @@ class NullBackend:
         tasks: Tasks,
         actions: Actions,
         behind: Behind | None = None,
-    ) -> _Plan:
+    ) -> _Commands:
         """Where each task runs."""
         resource = [-1 if action is None else self._resource(action) for action in actions]
-        return _Plan(graph, tasks, resource, behind)
+        return _Commands(graph, tasks, resource, behind)
 
     def _resource(self, action: Action) -> int:
         if isinstance(action, Exec):
             return action.device
         return self._num_devices + action.link
 
-    def get_ready(self, plan: _Plan, *, timed: bool = True) -> None:
+    def get_ready(self, commands: _Commands, *, timed: bool = True) -> None:
         """Nothing: `prepare` made all."""
 
-    def begin(self, plan: _Plan, *, timed: bool = True) -> None:
+    def begin(self, commands: _Commands, *, timed: bool = True) -> None:
         """Start the clock of a run."""
-        self._plan, self.idle_s = plan, 0.0
+        self._commands, self.idle_s = commands, 0.0
         self._free_s = [[0.0] * room for room in self._rooms]  # empty where there is no limit
-        self._begin_s = [0.0] * len(plan.resource)
-        self._end_s = [0.0] * len(plan.resource)
+        self._begin_s = [0.0] * len(commands.resource)
+        self._end_s = [0.0] * len(commands.resource)
         self._running: list[tuple[float, int]] = []  # (end, task), a heap
         self._began = perf_counter()
 
@@ -71,10 +71,10 @@ class NullBackend:
 
     def start(self, task: int) -> None:
         """Start a task."""
-        plan, begin, took = self._plan, self.now_s(), 0.0
+        commands, begin, took = self._commands, self.now_s(), 0.0
         if self._durations is not None:
-            took = self._durations(plan.graph, plan.tasks, task)
-        free_s, behind = self._free_s[plan.resource[task]], plan.behind
+            took = self._durations(commands.graph, commands.tasks, task)
+        free_s, behind = self._free_s[commands.resource[task]], commands.behind
         room = 0
         if behind is not None:
             room = max(behind.rooms[task], 0)

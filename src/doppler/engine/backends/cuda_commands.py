@@ -61,7 +61,7 @@ class Wiring:
         return source != target and not torch.cuda.can_device_access_peer(source, target)
 
 
-class CudaPlan:
+class CudaCommands:
     """The tasks of one run or many, as calls without arguments."""
 
     def __init__(self, wiring: Wiring, actions: Actions, behind: Behind | None) -> None:
@@ -112,7 +112,7 @@ class CudaPlan:
     def whole(self, order: Sequence[int], origin: torch.cuda.Stream) -> "WholeRun":
         """All tasks in this order as one CUDA graph, which is launched on a stream."""
         if self._whole is None:
-            plain = CudaPlan(self._wiring, self.actions, self._behind)
+            plain = CudaCommands(self._wiring, self.actions, self._behind)
             plain._may_capture = False  # a graph cannot hold another
             starts = plain.starts(timed=False)
             calls = [call for task in order for call in starts[task].calls[0]]
