@@ -19,11 +19,17 @@ from doppler.graph import Graph, OpKind
 from doppler.graph.signatures import signatures
 from doppler.machine import probe as probing
 from doppler.machine import validation
-from doppler.machine.bench import Bench, Work
+from doppler.machine.bench import Bench, Sample, Work
 from doppler.machine.calibration import Refined
 from doppler.machine.find import IN_FLIGHT, Wanted, find_machine
 from doppler.machine.host import HostWatch, measure_host, tiny_tasks
-from doppler.machine.kernels import TINY, fit_roofline, rooflines
+from doppler.machine.kernels import (
+    LOADED_S,
+    TINY,
+    fit_roofline,
+    measure_contention,
+    rooflines,
+)
 from doppler.machine.links import (
     SHARINGS,
     Throughput,
@@ -314,6 +320,18 @@ def test_kernels_that_slow_each_other_down_are_found() -> None:
         {"matmul": 1, "elementwise": 1, "reduction": 1}
     )
     assert played(machine(1)).topology.contention == {}
+
+
+def test_devices_are_loaded_with_small_kernels_if_there_is_little_time() -> None:
+    truth, largest = machine(2), []
+    for seconds in (0.01, 60.0):
+        samples: list[Sample] = []
+        bench = Bench(PlayingBackend(truth), truth)
+        found = measure_contention(bench, truth.devices, seconds, samples)
+        assert found == pytest.approx({"matmul": 1, "elementwise": 1, "reduction": 1})
+        largest.append(max(sample.seconds for sample in samples))
+    assert largest[0] <= 0.01 / 100
+    assert 1e-3 < largest[1] <= LOADED_S
 
 
 def test_devices_run_kernels_in_turn_each_beginning_with_another() -> None:
