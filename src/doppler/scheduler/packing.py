@@ -6,13 +6,15 @@ once bound the memory from below; packing finds offsets that come close to it.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from doppler.base.arrays import BoolArray, FloatArray, IntArray
 from doppler.errors import ConfigError
+
+LARGEST = 1 << 62  # bytes; more than there ever are
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,17 @@ def pack(spans: Spans, enough: float = 0.0, config: PackingConfig | None = None)
     a local search puts buffers that stick out down earlier.
     """
     config, enough = config or PackingConfig(), max(enough, live_bound(spans))
+    starts: list[tuple[Packing, IntArray]] = []
+    for order in _orders(spans):
+        starts.append((_fast_put_down(spans, order), order))
+        if starts[-1][0].top <= enough:
+            return starts[-1][0]
+    starts.sort(key=lambda start: start[0].top)
+    return _repaired(spans, starts, enough, config)
+
+
+def _orders(spans: Spans) -> Iterator[IntArray]:
+    """The rules: orders in which to put buffers down."""
     length = (spans.end - spans.begin + 1).astype(np.float64)
     rules: tuple[tuple[IntArray | FloatArray, ...], ...] = (
         (spans.begin, -length, -spans.size),
@@ -76,14 +89,14 @@ def pack(spans: Spans, enough: float = 0.0, config: PackingConfig | None = None)
         (-spans.size, -length, spans.begin),
         (-spans.size, spans.begin),
     )
-    starts: list[tuple[Packing, IntArray]] = []
-    for keys in rules:
-        order = np.lexsort(keys)
-        starts.append((_fast_put_down(spans, order), order))
-        if starts[-1][0].top <= enough:
-            return starts[-1][0]
-    starts.sort(key=lambda start: start[0].top)
-    return _repaired(spans, starts, enough, config)
+    return (np.lexsort(keys) for keys in rules)
+
+
+def _pack_within(spans: Spans, limit: float) -> Packing | None:
+    """The packing of the first rule that takes no more than the limit."""
+    most = int(min(limit, LARGEST))
+    found = (_fast_put_down(spans, order, most) for order in _orders(spans))
+    return next((packing for packing in found if packing.top <= most), None)
 
 
 def pack_apart(spans: Spans, limit: float, config: PackingConfig | None = None) -> Packing:
@@ -94,12 +107,12 @@ def pack_apart(spans: Spans, limit: float, config: PackingConfig | None = None) 
     total, length = int(spans.size.sum()), int(spans.end.max(initial=0)) + 1
     if total <= limit:
         return Packing(np.cumsum(spans.size) - spans.size, total)
-    rest, without_repairs = length, PackingConfig(repairs=0)
+    rest = length
     while rest := rest // 2:
         longer = Spans(spans.begin, np.minimum(spans.end + rest, length - 1), spans.size)
         if live_bound(longer) <= limit:
-            found = pack(longer, limit, without_repairs)
-            if found.top <= limit:
+            found = _pack_within(longer, limit)
+            if found is not None:
                 return found
     return pack(spans, limit, config)
 
@@ -155,12 +168,12 @@ def _moved_up(
     return order[np.argsort(rank, kind="stable")]
 
 
-def _fast_put_down(spans: Spans, order: IntArray) -> Packing:
-    """`put_down`, compiled."""
+def _fast_put_down(spans: Spans, order: IntArray, most: int = LARGEST) -> Packing:
+    """`put_down`, compiled; not all of it where it takes more than `most` bytes."""
     from doppler.scheduler.packing_kernel import put_down as compiled
 
     offset, low = np.zeros((2, len(order)), np.int64)
-    top = compiled(spans.begin, spans.end, spans.size, order, offset, low)
+    top = compiled(spans.begin, spans.end, spans.size, order, most, offset, low)
     return Packing(offset, int(top))
 
 
