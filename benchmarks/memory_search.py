@@ -55,6 +55,9 @@ CASES: dict[str, Callable[[], Problem]] = {
     "transformer of 8 layers, 4 devices of 1.7 GB": lambda: Problem(
         dp.shard(transformer(layers=8, sequence=1024), 4), _machine(1.7e9)
     ),
+    "transformer of 8 layers, 4 devices of 1 GB": lambda: Problem(
+        dp.shard(transformer(layers=8, sequence=1024), 4), _machine(1e9)
+    ),
     "dense layers, 24 of width 8,192, 4 devices of 1.2 GB": lambda: Problem(
         dp.shard(mlp(batch=2048, width=8192, layers=24), 4), _machine(1.2e9)
     ),
