@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 import doppler as dp
@@ -94,12 +94,13 @@ def row(name: str, problem: Problem, placer: str, seed: int, budget_s: float | N
     found |= {"memory_gb": [device.memory_bytes / 1e9 for device in topology.devices]}
     found |= {"placer": placer, "seed": seed, "budget_s": budget_s}
     found |= {"bound_ms": bounds_of(problem).best_s * 1e3}
-    began = perf_counter()
+    began, cpu_began = perf_counter(), process_time()
     try:
         assignment = dp.place(graph, topology, placer, seed=seed, budget_s=budget_s)
     except OutOfMemoryError as error:
         return found | {"fits": False, "ms": None, "error": str(error).splitlines()[0]}
     found["seconds"] = perf_counter() - began
+    found["cpu_s"] = process_time() - cpu_began
     trace = Simulator(problem).run(graph, assignment)
     if assignment.memory is None:
         taken = [use.peak_bytes for use in trace.memory(graph)]
@@ -120,18 +121,19 @@ def show(paths: list[Path]) -> None:
         what = f"{some[0]['vertices']:,} vertices, {some[0]['weights_gb']:.1f} GB of weights"
         bound = max(row["bound_ms"] for row in some)
         print(f"\n{name}: {what}; lower bound {bound:.1f} ms\n")
-        print("| | budget | fits | makespan, ms | above the best | moved, GB |")
-        print("| --- " * 6 + "|")
+        print("| | budget | of a core, s | fits | makespan, ms | above the best | moved, GB |")
+        print("| --- " * 7 + "|")
         keys = dict.fromkeys((row["placer"], row["budget_s"]) for row in some)
         for placer, budget_s in keys:
             of = [r for r in some if (r["placer"], r["budget_s"]) == (placer, budget_s)]
             budget = "" if budget_s is None else f"{budget_s:g} s"
+            used = ", ".join(f"{row['cpu_s']:.1f}" for row in of if "cpu_s" in row) or "–"
             fits = "yes" if all(row["fits"] for row in of) else "no"
             spans = [row["ms"] for row in of if row["ms"] is not None]
             times = ", ".join(f"{ms:.1f}" for ms in spans) or "–"
             above = ", ".join(f"{100 * (ms / best - 1):.1f} %" for ms in spans)
             moved = ", ".join(f"{row.get('moved_gb', 0.0):.2f}" for row in of)
-            print(f"| {placer} | {budget} | {fits} | {times} | {above} | {moved} |")
+            print(f"| {placer} | {budget} | {used} | {fits} | {times} | {above} | {moved} |")
 
 
 def main() -> None:
