@@ -10,27 +10,28 @@ import * as tooltip from "./tooltip.js";
 
 const WIDE = 40, MIN_STEP_X = 56, MAX_STEP_X = 420, MIN_STEP_Y = 14, MAX_STEP_Y = 100, MAX_FOUND = 20, PLAY_MS = 8000;
 const MANY_EDGES = 600, BATCH = 64;
-const HELP = "Left and right arrows follow edges, up and down go to the next vertex of the layer, plus and minus zoom, 0 shows all, Escape clears.";
+const HELP = "Left and right arrows follow edges, up and down go to the next vertex of the layer, Enter opens and closes a group, plus and minus zoom, 0 shows all, Escape clears.";
 
 export function graphSection(data, bus) {
   if (!data.graph) return null;
   const view = new GraphView(data, bus);
-  return { section: view.section, redraw: () => view.draw(), start: () => view.start(), probe: () => view };
+  return { section: view.section, redraw: () => view.draw(), start: () => view.start(), refresh: (trace) => view.refresh(trace), view, probe: () => view };
 }
 
 const clamp = (low, value, high) => Math.min(high, Math.max(low, value));
 
 class GraphView {
   constructor(data, bus) {
-    Object.assign(this, { data, bus, selected: -1, trace: data.traces[0], inputs: false, only: null });
+    Object.assign(this, { data, bus, selected: -1, trace: data.traces[data.view?.whatIf ? data.traces.length - 1 : 0], inputs: false, only: null });
     this.net = makeNet(data);
     this.canvas = h("canvas", { class: "graph", tabindex: 0, role: "application", "aria-label": `Graph ${data.graph.name}. ${HELP}` });
     this.zoom = zoom().scaleExtent([0.01, 60]).on("zoom", (event) => { this.at = event.transform; this.draw(); })
-      .filter((e) => (e.type === "wheel" ? e.ctrlKey || e.metaKey || document.activeElement === this.canvas : !e.button));
+      .filter((e) => (e.type === "wheel" ? e.ctrlKey || e.metaKey || document.activeElement === this.canvas : !e.button && !this.bus.takes(e, this)));
     pick(this.canvas).call(this.zoom).on("dblclick.zoom", null);
     this.canvas.addEventListener("pointermove", (event) => this.hover(event));
     this.canvas.addEventListener("pointerleave", () => tooltip.hide());
-    this.canvas.addEventListener("click", (event) => this.choose(this.hit(event)));
+    this.canvas.addEventListener("click", (event) => this.choose(this.hit(event), event.shiftKey || event.ctrlKey || event.metaKey));
+    this.canvas.addEventListener("dblclick", (event) => this.toggle(this.groupAt(event)));
     this.canvas.addEventListener("keydown", (event) => this.key(event));
     this.build();
     bus.onVertex((trace, vertex, from) => {
@@ -38,12 +39,14 @@ class GraphView {
       this.selected = vertex < 0 ? -1 : this.net.nodeOf(vertex);
       this.refocus();
     });
+    bus.onSelection(() => this.draw());
   }
 
   build() {
     const { data } = this;
     this.live = h("p", { class: "sr-only", "aria-live": "polite" });
     this.panel = h("div", { class: "panel", hidden: true });
+    this.groupHint = h("p", { class: "hint" });
     this.found = h("ul", { class: "found", "aria-label": "Vertices found" });
     this.legend = h("ul", { class: "legend", "aria-label": "Devices" });
     this.search = h("input", { type: "search", id: "search", placeholder: "name of a vertex", autocomplete: "off", spellcheck: "false",
@@ -54,6 +57,7 @@ class GraphView {
     this.play = button("▶", "Play the order", () => this.run());
     this.orders = select("Order", [], () => this.reorder());
     this.traceSelect = select("Devices of", data.traces.map((t, i) => [i, t.name]), (i) => { this.trace = data.traces[i]; this.retrace(); });
+    this.traceSelect.control.value = data.traces.indexOf(this.trace);
     this.section = h("section", { id: "graph", "aria-labelledby": "graph-title" },
       h("h2", { id: "graph-title" }, "Graph"),
       h("div", { class: "toolbar", role: "group", "aria-label": "Graph controls" },
@@ -63,14 +67,74 @@ class GraphView {
         h("span", { class: "group" },
           button("+", "Zoom in", () => this.scale(1.6)), button("−", "Zoom out", () => this.scale(1 / 1.6)), button("All", "Show all", () => this.fit()))),
       this.found, this.legend,
-      data.graph.grouped ? h("p", { class: "hint" }, `${this.net.vertices} vertices, drawn as ${this.net.size} groups by meta-op or kind; a bar shows the share of each device.`)
-        : h("p", { class: "hint" }, "Click a vertex to see all that leads to it and all that follows. Edges in colour cross devices."),
+      data.graph.grouped ? this.groupHint : h("p", { class: "hint" }, "Click a vertex to see all that leads to it and all that follows. Edges in colour cross devices."),
       h("figure", { class: "chart" }, this.canvas),
       h("div", { class: "toolbar replay", role: "group", "aria-label": "Replay" }, this.play, this.slider, this.stepText, this.orders.element),
       this.panel, this.live);
   }
 
-  start() { this.retrace(); this.fit(); }
+  start() { this.regroup(); this.retrace(); this.fit(); }
+
+  // After a change of one of the traces.
+  refresh(trace) {
+    if (trace !== this.trace) return;
+    this.shares = this.net.shares(trace);
+    this.reorder();
+    if (this.selected >= 0) this.refocus();
+  }
+
+  regroup() {
+    const { net } = this, { graph } = this.data;
+    const open = net.open.size ? `, ${net.open.size} of them open` : "";
+    this.groupHint.replaceChildren(`${net.vertices} vertices, drawn as ${graph.nodeNames.length} groups by meta-op or kind${open}; a bar shows the share of each device. Double-click a group, or press Enter, to open or close it. `,
+      net.open.size ? button("Close all groups", "Close all groups", () => this.toggle(-1)) : "");
+  }
+
+  // Open a closed group, close an open one; -1 closes all.
+  toggle(group) {
+    if (!this.data.graph.grouped || group === null) return;
+    const open = new Set(group < 0 ? [] : this.net.open);
+    if (!open.delete(group) && group >= 0) open.add(group);
+    const kept = this.selected >= 0 ? this.net.members(this.selected)[0] : -1;
+    this.net = makeNet(this.data, open);
+    this.shares = this.net.shares(this.trace);
+    this.selected = kept < 0 ? -1 : this.net.nodeOf(kept);
+    this.matches = [];
+    this.regroup();
+    this.step();
+    this.refocus();
+    if (open.has(group)) this.show(group); else this.fit();
+    this.live.textContent = group < 0 ? "all groups closed" : `${this.net.groupName(group)} ${open.has(group) ? "open" : "closed"}`;
+  }
+
+  // Zoom to an open group.
+  show(group) {
+    const frame = this.net.frames.find((one) => one.group === group);
+    if (!frame) return this.fit();
+    this.measure();
+    const [x, y, wide, tall] = this.box(frame);
+    const k = clamp(0.05, Math.min(this.width / (wide + 80), this.height / (tall + 60)), 2.5);
+    const there = zoomIdentity.translate(this.width / 2 - (x + wide / 2) * k, this.height / 2 - (y + tall / 2) * k).scale(k);
+    pick(this.canvas).call(this.zoom.transform, there);
+  }
+
+  box({ x, y, wide, tall }) {
+    return [(x + 0.5) * this.stepX - WIDE / 2 - 8, (y + 1) * this.stepY - this.high / 2 - 16, (wide - 1) * this.stepX + WIDE + 16, (tall - 1) * this.stepY + this.high + 24];
+  }
+
+  // The group of the node at the pointer, or whose frame is there; null where there is none.
+  groupAt(event) {
+    const node = this.hit(event);
+    if (node >= 0) return this.data.graph.grouped ? this.net.group(node) : null;
+    const [px, py] = this.point(event);
+    const frame = this.net.frames.find((one) => { const [x, y, wide, tall] = this.box(one); return px >= x && px <= x + wide && py >= y && py <= y + tall; });
+    return frame ? frame.group : null;
+  }
+
+  point(event) {
+    const box = this.canvas.getBoundingClientRect();
+    return this.at.invert([event.clientX - box.left, event.clientY - box.top]);
+  }
 
   retrace() {
     const options = [["begin", "in which they began"]];
@@ -158,8 +222,25 @@ class GraphView {
     g.translate(x, y);
     g.scale(k, k);
     const seen = { x0: -x / k - WIDE, x1: (this.width - x) / k + WIDE, y0: -y / k - this.high, y1: (this.height - y) / k + this.high };
+    this.drawFrames(g, colours, k);
     this.drawEdges(g, colours, seen, k);
     for (let node = 0; node < this.net.size; node++) this.drawNode(g, node, colours, seen, k);
+  }
+
+  drawFrames(g, colours, k) {
+    g.lineWidth = 1.5 / k;
+    g.font = `600 ${11 / k}px system-ui, sans-serif`;
+    g.textBaseline = "bottom";
+    g.textAlign = "left";
+    for (const frame of this.net.frames) {
+      const [x, y, wide, tall] = this.box(frame);
+      g.fillStyle = colours.lane;
+      g.strokeStyle = colours.neutral;
+      g.fillRect(x, y, wide, tall);
+      g.strokeRect(x, y, wide, tall);
+      g.fillStyle = colours.text;
+      g.fillText(this.net.groupName(frame.group), x, y - 2 / k, Math.max(wide, 60 / k));
+    }
   }
 
   drawEdges(g, colours, seen, k) {
@@ -200,7 +281,7 @@ class GraphView {
 
   crosses(a, b) {
     const { main } = this.net;
-    return !this.data.graph.grouped && main[a] >= 0 && main[b] >= 0 && main[a] !== main[b];
+    return !this.net.isGroup(a) && !this.net.isGroup(b) && main[a] >= 0 && main[b] >= 0 && main[a] !== main[b];
   }
 
   drawNode(g, node, colours, seen, k) {
@@ -218,7 +299,7 @@ class GraphView {
       g.fillRect(from, top, width, this.high);
       from += width;
     }
-    const marked = node === this.selected || node === this.newest;
+    const marked = node === this.selected || node === this.newest || this.isPicked(node);
     if (marked || k > 0.5) {
       g.lineWidth = (marked ? 3 : 1) / k;
       g.strokeStyle = marked ? colours.chain : colours.muted;
@@ -226,6 +307,11 @@ class GraphView {
     }
     if (k > 1.6) this.drawName(g, node, left, y, reached, colours);
     g.globalAlpha = 1;
+  }
+
+  isPicked(node) {
+    const picked = this.bus.selection;
+    return picked.size > 0 && this.net.members(node).some((v) => picked.has(v));
   }
 
   drawName(g, node, left, y, reached, colours) {
@@ -243,8 +329,7 @@ class GraphView {
   }
 
   hit(event) {
-    const box = this.canvas.getBoundingClientRect();
-    const [px, py] = this.at.invert([event.clientX - box.left, event.clientY - box.top]);
+    const [px, py] = this.point(event);
     const reach = Math.max(0, 6 / this.at.k - this.high / 2);
     let best = -1, distance = Infinity;
     for (let node = 0; node < this.net.size; node++) {
@@ -256,6 +341,25 @@ class GraphView {
     return distance <= reach ? best : -1;
   }
 
+  // What a drag would take, and what lies inside a rectangle: vertices that have a device.
+  verticesAt(event) {
+    const node = this.hit(event);
+    return node < 0 ? [] : this.assigned(this.net.members(node));
+  }
+
+  verticesWithin(box) {
+    const corner = (x, y) => this.point({ clientX: x, clientY: y });
+    const [x0, y0] = corner(box.left, box.top), [x1, y1] = corner(box.right, box.bottom);
+    const found = [];
+    for (let node = 0; node < this.net.size; node++) {
+      const [x, y] = this.place(node);
+      if (this.shown(node) && x > x0 - WIDE / 2 && x < x1 + WIDE / 2 && y > y0 - this.high / 2 && y < y1 + this.high / 2) found.push(...this.assigned(this.net.members(node)));
+    }
+    return found;
+  }
+
+  assigned(vertices) { return vertices.filter((v) => !this.data.graph.isInput[v]); }
+
   hover(event) {
     const node = event.buttons ? -1 : this.hit(event);
     if (node < 0) return tooltip.hide();
@@ -264,20 +368,25 @@ class GraphView {
 
   card(node) {
     const members = this.net.members(node), name = this.net.name(node);
-    if (members.length > 1) {
+    if (this.net.isGroup(node)) {
       const lines = [["vertices", members.length]];
       for (const [device, share] of this.shares[node]) lines.push([this.trace.devices[device].name, Math.round(share * this.net.placed[node])]);
       return card(name, lines);
     }
     const row = this.trace.execOf[members[0]];
-    return card(name, row < 0 ? [["kind", "input: on every device from the start"]] : facts(this.data, this.trace, row));
+    if (row >= 0) return card(name, facts(this.data, this.trace, row));
+    const device = this.trace.deviceOf[members[0]];
+    return card(name, device < 0 ? [["kind", "input: on every device from the start"]]
+      : [["device", this.trace.devices[device].name], ["times", "drawn together with its neighbours, to keep the page small"]]);
   }
 
-  choose(node) {
+  choose(node, adds = false) {
+    if (this.bus.dragged()) return;
     this.selected = node;
     this.refocus();
-    const vertex = node >= 0 && this.net.members(node).length === 1 ? this.net.members(node)[0] : -1;
+    const vertex = node >= 0 && !this.net.isGroup(node) ? this.net.members(node)[0] : -1;
     this.bus.vertex(this.trace, vertex, "graph");
+    this.bus.pick(node < 0 ? [] : this.assigned(this.net.members(node)), adds);
   }
 
   refocus() {
@@ -285,8 +394,15 @@ class GraphView {
     this.only = node < 0 ? null : this.net.related(node);
     this.panel.hidden = node < 0;
     this.live.textContent = node < 0 ? "" : `${this.net.name(node)}, ${this.only.size - 1} vertices before and after it`;
-    if (node >= 0) this.panel.replaceChildren(this.card(node), this.neighbours(node));
+    if (node >= 0) this.panel.replaceChildren(this.card(node), this.neighbours(node), this.groupButton(node));
     this.draw();
+  }
+
+  groupButton(node) {
+    const group = this.data.graph.grouped ? this.net.group(node) : -1;
+    if (group < 0) return "";
+    const text = this.net.open.has(group) ? `Close group ${this.net.groupName(group)}` : "Open this group";
+    return h("p", {}, button(text, text, () => { this.toggle(group); this.canvas.focus(); }));
   }
 
   neighbours(node) {
@@ -301,12 +417,29 @@ class GraphView {
     this.matches = [];
     for (let node = 0; wanted && node < this.net.size && this.matches.length < MAX_FOUND; node++)
       if (this.net.name(node).toLowerCase().includes(wanted)) this.matches.push(node);
+    const inside = this.data.graph.grouped && wanted ? this.inGroups(wanted, MAX_FOUND - this.matches.length) : [];
     this.found.replaceChildren(...this.matches.map((node) =>
-      h("li", {}, h("button", { type: "button", onclick: () => this.go(node) }, this.net.name(node)))));
+      h("li", {}, h("button", { type: "button", onclick: () => this.go(node) }, this.net.name(node)))),
+    ...inside.map((v) => h("li", {}, h("button", { type: "button", onclick: () => this.goInto(v) }, `${this.trace.table.name[v]} in ${this.net.groupName(this.data.graph.nodeOf[v])}`))));
+    if (inside.length && !this.matches.length) this.matches = [() => this.goInto(inside[0])];
     if (wanted && !this.matches.length) this.found.replaceChildren(h("li", {}, "no vertex has such a name"));
   }
 
+  // Vertices of closed groups whose names have this text.
+  inGroups(wanted, most) {
+    const found = [], { name } = this.trace.table;
+    for (let v = 0; v < name.length && found.length < most; v++)
+      if (!this.net.open.has(this.data.graph.nodeOf[v]) && name[v].toLowerCase().includes(wanted)) found.push(v);
+    return found;
+  }
+
+  goInto(vertex) {
+    if (!this.net.open.has(this.data.graph.nodeOf[vertex])) this.toggle(this.data.graph.nodeOf[vertex]);
+    this.go(this.net.nodeOf(vertex));
+  }
+
   go(node) {
+    if (typeof node === "function") return node();
     if (!this.shown(node)) {
       this.inputs = this.section.querySelector("input[type=checkbox]").checked = true;
       this.measure();
@@ -323,7 +456,9 @@ class GraphView {
     if (next) {
       const node = this.selected < 0 ? this.net.first : next();
       if (node !== undefined && node >= 0) this.go(node);
-    } else if (event.key === "+" || event.key === "=") this.scale(1.5);
+    } else if (event.key === "Enter" && this.selected >= 0 && this.data.graph.grouped) this.toggle(this.net.group(this.selected));
+    else if (event.key === "m" && this.bus.focusMove()) return;
+    else if (event.key === "+" || event.key === "=") this.scale(1.5);
     else if (event.key === "-") this.scale(1 / 1.5);
     else if (event.key === "0") this.fit();
     else if (event.key === "Escape") { this.choose(-1); tooltip.hide(); }
