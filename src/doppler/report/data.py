@@ -14,10 +14,10 @@ from doppler.base.palette import COLOURS
 from doppler.errors import GraphError
 from doppler.graph.graph import Graph
 from doppler.report.causes import chain_time, most_over_time, utilization_over_time
-from doppler.report.task_columns import TaskColumns, listed, merged, packed_columns, task_columns
 from doppler.report.config import Detail, ReportConfig
 from doppler.report.curves import Curve
 from doppler.report.graph_view import LONGEST, graph_view
+from doppler.report.task_columns import TaskColumns, listed, merged, packed_columns, task_columns
 from doppler.topology.topology import Topology
 from doppler.trace import Trace
 from doppler.trace.trace import REASONS
@@ -56,8 +56,9 @@ def report_data(
     runs: Mapping[str, Sequence[Curve]],
     config: ReportConfig,
     detail: Detail,
+    ticks_s: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
-    """All that the page shows."""
+    """All that the page shows; `ticks_s` are units of time that traces have whatever the detail."""
     tables: dict[tuple[tuple[str, ...], tuple[str, ...]], int] = {}
     rows: list[dict[str, Any]] = []
     named: list[BoolArray] = []  # vertices with a task of their own, by table
@@ -67,7 +68,7 @@ def report_data(
         if number == len(named):
             named.append(np.zeros(len(one.devices), np.bool_))
         named[number][columns.vertex[columns.count == 1]] = True
-        tick_s = one.trace.makespan_s / detail.ticks
+        tick_s = (ticks_s or {}).get(name, one.trace.makespan_s / detail.ticks)
         rows.append(
             one.facts
             | {

@@ -20,9 +20,9 @@ export function live(data, parts) {
         parts.training?.refresh();
       }
       if (said.whatIf && parts.whatIf && data.view.whatIf.revision === revision) { parts.whatIf.take(said); parts.whatIf.said(); }
-    } catch {
+    } catch (error) {
       banner.hidden = false;
-      banner.textContent = "The server does not answer: start `dop view` again. What is shown stays.";
+      banner.textContent = error instanceof TypeError ? "The server does not answer: start `dop view` again. What is shown stays." : error.message;
     }
     setTimeout(poll, view.poll_ms);
   };

@@ -17,7 +17,6 @@ class WhatIf {
   constructor(data, bus, parts) {
     Object.assign(this, { data, bus, parts, state: data.view.whatIf, busy: Promise.resolve() });
     this.trace = data.traces[data.traces.length - 1];
-    this.given = data.traces[0];
     this.status = h("p", { class: "status", role: "status" });
     this.error = h("p", { class: "error", role: "alert" });
     this.undo = button("↶ Undo", "Undo", () => this.send({ do: "undo" }));
@@ -170,18 +169,20 @@ class WhatIf {
   take(answer) {
     this.error.textContent = "";
     if (answer.trace) update(this.trace, answer.trace, this.data);
+    const better = answer.bound !== undefined && answer.bound !== this.trace.bound;
+    if (better) this.trace.bound = answer.bound;
     if (answer.machine) this.data.machine = answer.machine;
     Object.assign(this.state, answer.whatIf);
     this.fill();
-    if (!answer.trace) return;
+    if (!answer.trace && !better) return;
     for (const part of Object.values(this.parts)) part?.refresh?.(this.trace);
     this.showBar();
   }
 
   said(more = "") {
-    const { trace, given, state } = this;
-    const change = given.makespan ? trace.makespan / given.makespan - 1 : 0;
-    const than = Math.abs(change) < 5e-5 ? `the same as ${given.name}` : `${percent(Math.abs(change))} ${change < 0 ? "less" : "more"} than ${given.name}`;
+    const { trace, state } = this;
+    const change = state.start_s ? trace.makespan / state.start_s - 1 : 0;
+    const than = Math.abs(change) < 5e-5 ? "the same as at the start" : `${percent(Math.abs(change))} ${change < 0 ? "less" : "more"} than at the start`;
     const words = [`makespan ${seconds(trace.makespan)}, ${than}`];
     if (trace.bound) words.push(`lower bound ${seconds(trace.bound)}, gap ${percent(trace.makespan / trace.bound - 1)}`);
     words.push(`${state.moved} ${state.moved === 1 ? "vertex" : "vertices"} moved`);
