@@ -22,14 +22,14 @@ HOSTILE = (
 )
 
 
-def hostile():
+def hostile(names=HOSTILE):
     """A graph, a topology and a trace in which every name is an attack."""
-    size = len(HOSTILE)
+    size = len(names)
     graph = build_graph(
         name=HOSTILE[0],
-        kinds=[f"{name}k" for name in HOSTILE],
-        vertex_names=list(HOSTILE),
-        meta_ops=[f"{name}m" for name in HOSTILE],
+        kinds=[f"{name}k" for name in names],
+        vertex_names=list(names),
+        meta_ops=[f"{name}m" for name in names],
         exec_s=[1.0] * size,
         tensor_producer=list(range(size)),
         tensor_bytes=[1.0] * size,

@@ -173,18 +173,26 @@ def test_large_and_odd_bodies_are_refused(server: ViewServer) -> None:
         {"do": ["speed"]},
         {"index": "0"},
         {"index": True},
-        {"index": 99},
         {"value": "2"},
         {"value": None},
         {"since": "0"},
         {"path": "/etc/passwd"},
         {"do": "move", "vertices": [0], "device": 0},
+        {"do": "move", "vertices": [1.5], "device": 0, "index": 0, "value": 1},
     ],
 )
 def test_changes_that_are_none(server: ViewServer, values) -> None:
     status, _, text = edit(server, **values)
     assert status == 400
     assert json.loads(text)["error"]
+    assert server.session._what_if.revision == 0
+
+
+def test_changes_that_cannot_be_made(server: ViewServer) -> None:
+    for values in ({"index": 99}, {"value": -1.0}, {"value": 1e300}):
+        status, _, text = edit(server, **values)
+        assert status == 200
+        assert json.loads(text).keys() == {"refused"}
     assert server.session._what_if.revision == 0
 
 
@@ -216,8 +224,8 @@ def test_the_one_file_that_is_written(server: ViewServer, tmp_path: Path) -> Non
     assert set(dp.read_assignment(tmp_path / "saved.json").devices[graph.assigned[:9]]) == {2}
     (tmp_path / "saved.json").write_text("mine")
     status, _, text = ask(server, "POST", f"/{server.token}/save", b"{}")
-    assert status == 400
-    assert "not written by doppler" in json.loads(text)["error"]
+    assert status == 200
+    assert "not written by doppler" in json.loads(text)["refused"]
     assert (tmp_path / "saved.json").read_text() == "mine"
 
 
@@ -227,9 +235,8 @@ def test_without_a_graph_nothing_can_be_changed() -> None:
     with ViewServer(session) as server:
         thread = threading.Thread(target=lambda: server.serve_forever(poll_interval=0.01))
         thread.start()
-        answers = [
-            ask(server, "POST", f"/{server.token}/{what}", b"{}") for what in ("edit", "save")
-        ]
+        root = f"/{server.token}/"
+        answers = [ask(server, "POST", root + what, b"{}") for what in ("edit", "save")]
         page = ask(server, "GET", f"/{server.token}/")
         server.shutdown()
         thread.join()

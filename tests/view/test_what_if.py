@@ -113,8 +113,9 @@ def test_saving(what_if: WhatIf) -> None:
     v = int(graph.assigned[0])
     what_if.move([v], (int(what_if.setting.devices[v]) + 1) % 4)
     assert not what_if.is_saved
-    assignment = what_if.saved()
+    what_if.saved()
     assert what_if.is_saved
+    assignment = what_if.outcome.assignment
     assert assignment.placer == "what-if"
     assignment.check(graph, topology)
     what_if.undo()

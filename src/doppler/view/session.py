@@ -7,7 +7,7 @@ from threading import Lock
 from typing import Any
 
 from doppler.assignment import Assignment, write_assignment
-from doppler.errors import ConfigError
+from doppler.errors import ConfigError, DopplerError
 from doppler.graph.graph import Graph
 from doppler.report.curves import CurveReader
 from doppler.report.data import report_data, runs_data, trace_view
@@ -136,32 +136,26 @@ class ViewSession:
             return said
 
     def edit(self, request: Any) -> dict[str, Any]:
-        """Change the what-if as a page asks; JSON values: what is new for that page."""
+        """Change the what-if as a page asks; JSON values: what is new for that page, or why not."""
         what_if = self._editable()
         action, values, since = _checked(request)
         with self._lock:
-            match action:
-                case "move":
-                    what_if.move(values["vertices"], values["device"])
-                case "speed":
-                    what_if.set_speed(values["index"], values["value"])
-                case "bandwidth":
-                    what_if.set_bandwidth(values["index"], values["value"])
-                case "undo":
-                    what_if.undo()
-                case "redo":
-                    what_if.redo()
-                case _:
-                    what_if.reset()
+            try:
+                _apply(what_if, action, values)
+            except DopplerError as error:
+                return _refused(error)
             return what_if.update(since) | {"whatIf": self._state()}
 
     def save(self) -> dict[str, Any]:
-        """Write the assignment to the file that was given at the start."""
+        """Write the assignment to the file that was given at the start; or say why not."""
         what_if = self._editable()
         if self._save is None:
             raise ConfigError("no file to save to was given", hint="dop view … -o FILE")
         with self._lock:
-            write_assignment(what_if.outcome.assignment, self._save, force=self._force)
+            try:
+                write_assignment(what_if.outcome.assignment, self._save, force=self._force)
+            except DopplerError as error:
+                return _refused(error)
             what_if.saved()
         return {"saved": str(self._save)}
 
@@ -169,6 +163,27 @@ class ViewSession:
         if self._what_if is None:
             raise ConfigError("there is nothing to change", hint="dop view FILE --graph GRAPH")
         return self._what_if
+
+
+def _apply(what_if: WhatIf, action: str, values: dict[str, Any]) -> None:
+    match action:
+        case "move":
+            what_if.move(values["vertices"], values["device"])
+        case "speed":
+            what_if.set_speed(values["index"], values["value"])
+        case "bandwidth":
+            what_if.set_bandwidth(values["index"], values["value"])
+        case "undo":
+            what_if.undo()
+        case "redo":
+            what_if.redo()
+        case _:
+            what_if.reset()
+
+
+def _refused(error: DopplerError) -> dict[str, Any]:
+    """JSON values: what is wrong with a change that is well-formed."""
+    return {"refused": f"{error.message} ({error.hint})" if error.hint else error.message}
 
 
 def _checked(request: Any) -> tuple[str, dict[str, Any], int]:

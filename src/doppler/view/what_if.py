@@ -190,10 +190,9 @@ class WhatIf:
         """Whether the seconds of transfers depend on the bandwidth of links."""
         return self.graph.transfer_s is None
 
-    def saved(self) -> Assignment:
-        """The assignment, which from now on counts as saved."""
+    def saved(self) -> None:
+        """Note that the assignment was saved."""
         self._saved = self.setting.devices
-        return self.outcome.assignment
 
     def document(self) -> dict[str, Any]:
         """JSON values: what is assumed now, and what can be done."""

@@ -66,10 +66,10 @@ async function main() {
     h("a", { class: "skip", href: `#${links[0][0]}` }, "Skip to the charts"),
     h("header", {}, h("div", { class: "head" }, h("h1", {}, data.title), h("p", { class: "muted" }, about)),
       h("nav", { "aria-label": "Sections" }, links.map(([id, name]) => h("a", { href: `#${id}` }, name))), theme.control),
-    h("main", {}, watch?.banner, top?.section, parts.map((part) => part.section)),
+    h("main", {}, watch?.banner, top?.section, parts.map((part) => part.section), change?.bar),
     data.view ? h("footer", {}, "Shown by ", h("code", {}, "dop view"), ", from this machine only.")
       : h("footer", {}, "Written by ", h("code", {}, "dop report"), ". This file is complete: it loads nothing."));
-  if (change) app.append(change.bar);
+
   tooltip.install();
   theme.set(theme.get());
   for (const part of [...Object.values(views), change, watch]) part?.start?.();

@@ -7,5 +7,6 @@ export async function ask(view, path, body) {
   const answer = await fetch(`${location.pathname}${path}`, options);
   const said = await answer.json();
   if (!answer.ok) throw new Error(said.error || `the server answers ${answer.status}`);
+  if (said.refused) throw new Error(said.refused);
   return said;
 }

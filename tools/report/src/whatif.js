@@ -79,13 +79,19 @@ class WhatIf {
     const { table, devices, deviceOf } = this.trace;
     const metas = table.meta ? [...new Set(chosen.map((v) => table.meta[v]))] : [];
     const here = new Set(chosen.map((v) => deviceOf[v]));
-    const whole = metas.length === 1 && table.metas[metas[0]]
-      ? button(`+ all of ${table.metas[metas[0]]}`, `Select all of meta-op ${table.metas[metas[0]]}`, () => this.pick(table.meta.flatMap((m, v) => (m === metas[0] ? [v] : [])), false)) : "";
+    const whole = metas.length === 1 && table.metas[metas[0]] ? table.meta.flatMap((m, v) => (m === metas[0] && deviceOf[v] >= 0 ? [v] : [])) : [];
+    const more = whole.length > chosen.length ? button(`+ all of ${table.metas[metas[0]]}`, `Select all of meta-op ${table.metas[metas[0]]}`, () => this.pick(whole, false)) : "";
     this.targets = devices.map((device, d) => h("button", { type: "button", "data-device": d, "aria-pressed": String(here.size === 1 && here.has(d)),
       "aria-label": `Move to ${device.name}`, onclick: () => this.move(d) }, swatch(d), device.name));
-    this.bar.replaceChildren(h("span", { class: "move-what" }, this.count()), whole,
+    this.bar.replaceChildren(h("span", { class: "move-what" }, this.count()), more,
       h("span", { class: "muted" }, "move to"), h("span", { class: "targets" }, this.targets),
-      button("Clear", "Clear the selection", () => this.pick([], false)));
+      button("Clear", "Clear the selection", () => this.pick([], false)), h("span", { class: "move-result" }, this.result()));
+  }
+
+  // The makespan, and how much more or less it is than at the start.
+  result() {
+    const change = this.state.start_s ? this.trace.makespan / this.state.start_s - 1 : 0;
+    return `${seconds(this.trace.makespan)}${Math.abs(change) < 5e-5 ? "" : ` (${change < 0 ? "−" : "+"}${percent(Math.abs(change))})`}`;
   }
 
   deviceAt(x, y) {
@@ -146,6 +152,7 @@ class WhatIf {
       try {
         const answer = await ask(this.data.view, "edit", { ...edit, since: this.state.revision });
         this.take(answer);
+        this.error.textContent = "";
         this.took = performance.now() - begun;
         this.said();
       } catch (error) {
@@ -167,7 +174,6 @@ class WhatIf {
 
   // Show what the server says: of a change that was made here, or on another page of the same server.
   take(answer) {
-    this.error.textContent = "";
     if (answer.trace) update(this.trace, answer.trace, this.data);
     const better = answer.bound !== undefined && answer.bound !== this.trace.bound;
     if (better) this.trace.bound = answer.bound;
