@@ -9,8 +9,8 @@ from command_line import Dop
 
 import doppler as dp
 from doppler.errors import Interrupted
-from doppler.view.server import ViewServer
 from doppler.view.session import ViewSession
+from doppler.view.web_server import ViewServer
 
 
 class Serving:

@@ -14,8 +14,8 @@ from report.making import HOSTILE, example, hostile, large
 import doppler as dp
 from doppler.report.config import ReportConfig
 from doppler.view.config import ViewConfig
-from doppler.view.server import ViewServer
 from doppler.view.session import ViewContent, ViewSession
+from doppler.view.web_server import ViewServer
 from doppler.view.what_if import WhatIf
 
 axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs `browser`")
@@ -69,8 +69,9 @@ def task_at(page, vertex: int) -> tuple[float, float]:
     canvas = page.locator("canvas.timeline").last
     canvas.scroll_into_view_if_needed()
     return page.evaluate(
-        """vertex => { const t = report.timelines()[1], trace = t.traces[0], row = trace.execOf[vertex];
-        const track = t.tracks.find(one => one.rows.includes(row)), box = t.canvas.getBoundingClientRect();
+        """vertex => { const t = report.timelines()[1], trace = t.traces[0];
+        const row = trace.execOf[vertex], box = t.canvas.getBoundingClientRect();
+        const track = t.tracks.find(one => one.rows.includes(row));
         return [box.left + t.x((trace.tasks.begin[row] + trace.tasks.end[row]) / 2),
                 box.top + track.y + track.height / 2]; }""",
         vertex,

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from doppler.topology import Topology
     from doppler.trace import Trace
     from doppler.view.config import ViewConfig
-    from doppler.view.server import ViewServer
     from doppler.view.session import ViewContent, ViewSession
+    from doppler.view.web_server import ViewServer
     from doppler.view.what_if import WhatIf
 
 FAST = "critical-path"  # places a graph that comes without an assignment
@@ -83,8 +83,8 @@ def view(
     Example: dop view cp.json --graph graph.json
     """
     from doppler.view.config import ViewConfig
-    from doppler.view.server import ViewServer
     from doppler.view.session import ViewSession
+    from doppler.view.web_server import ViewServer
 
     _check_output(output, (*files, graph_file, topology_name), force)
     given = _read(files, graph_file)

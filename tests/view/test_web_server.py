@@ -12,8 +12,8 @@ from report.making import example
 import doppler as dp
 from doppler.errors import OutputError
 from doppler.view.config import ViewConfig
-from doppler.view.server import ViewServer
 from doppler.view.session import ViewContent, ViewSession
+from doppler.view.web_server import ViewServer
 from doppler.view.what_if import WhatIf
 
 CONFIG = ViewConfig(max_body_bytes=5000)
