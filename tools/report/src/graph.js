@@ -39,7 +39,8 @@ class GraphView {
       this.selected = vertex < 0 ? -1 : this.net.nodeOf(vertex);
       this.refocus();
     });
-    bus.onSelection(() => this.draw());
+    this.picked = new Set(); // nodes with vertices of the selection
+    bus.onSelection(() => { this.repick(); this.draw(); });
   }
 
   build() {
@@ -98,6 +99,7 @@ class GraphView {
     const kept = this.selected >= 0 ? this.net.members(this.selected)[0] : -1;
     this.net = makeNet(this.data, open);
     this.shares = this.net.shares(this.trace);
+    this.repick();
     this.selected = kept < 0 ? -1 : this.net.nodeOf(kept);
     this.matches = [];
     this.regroup();
@@ -113,7 +115,7 @@ class GraphView {
     if (!frame) return this.fit();
     this.measure();
     const [x, y, wide, tall] = this.box(frame);
-    const k = clamp(0.05, Math.min(this.width / (wide + 80), this.height / (tall + 60)), 2.5);
+    const k = clamp(0.05, Math.min(this.width / (wide + 80), this.height / (tall * 1.15 + 60)), 2.5);
     const there = zoomIdentity.translate(this.width / 2 - (x + wide / 2) * k, this.height / 2 - (y + tall / 2) * k).scale(k);
     pick(this.canvas).call(this.zoom.transform, there);
   }
@@ -299,20 +301,17 @@ class GraphView {
       g.fillRect(from, top, width, this.high);
       from += width;
     }
-    const marked = node === this.selected || node === this.newest || this.isPicked(node);
-    if (marked || k > 0.5) {
-      g.lineWidth = (marked ? 3 : 1) / k;
-      g.strokeStyle = marked ? colours.chain : colours.muted;
+    const marked = node === this.selected || node === this.newest, picked = this.picked.has(node);
+    if (marked || picked || k > 0.5) {
+      g.lineWidth = (marked ? 3 : picked ? 1.8 : 1) / k;
+      g.strokeStyle = marked ? colours.chain : picked ? colours.text : colours.muted;
       g.strokeRect(left, top, WIDE, this.high);
     }
     if (k > 1.6) this.drawName(g, node, left, y, reached, colours);
     g.globalAlpha = 1;
   }
 
-  isPicked(node) {
-    const picked = this.bus.selection;
-    return picked.size > 0 && this.net.members(node).some((v) => picked.has(v));
-  }
+  repick() { this.picked = new Set([...this.bus.selection].map((v) => this.net.nodeOf(v))); }
 
   drawName(g, node, left, y, reached, colours) {
     const one = this.shares[node].length === 1 && reached === 1 && this.shares[node][0][0] < this.data.colours.length;

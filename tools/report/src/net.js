@@ -1,7 +1,7 @@
 // The nodes that the graph view draws, and how they hang together: vertices, or groups of them,
 // of which some are open: their vertices are nodes of their own, inside a frame.
 
-import { cumsum, max } from "d3-array";
+import { bisectRight, cumsum, max } from "d3-array";
 
 export const MAX_OPEN = 4000; // vertices of one open group that are drawn one by one
 
@@ -124,7 +124,23 @@ function layOut(graph, nodes, reads) {
       free = top + tall + (isOpen ? 1.4 : 0);
     }
   }
+  if (frames.length) centre(layer, offset, left, frames);
   return { spots: spots(layer, offset), frames };
+}
+
+// Put the middle of every layer at the same height: open groups make some of them tall.
+function centre(layer, offset, left, frames) {
+  const at = (x) => bisectRight(left, x) - 1;
+  const low = new Map(), high = new Map();
+  layer.forEach((x, i) => {
+    const l = at(x);
+    low.set(l, Math.min(low.get(l) ?? Infinity, offset[i]));
+    high.set(l, Math.max(high.get(l) ?? 0, offset[i]));
+  });
+  const middle = Math.max(...[...low.keys()].map((l) => (low.get(l) + high.get(l)) / 2));
+  const shift = (l) => middle - (low.get(l) + high.get(l)) / 2;
+  layer.forEach((x, i) => { offset[i] += shift(at(x)); });
+  for (const frame of frames) frame.y += shift(at(frame.x));
 }
 
 // The cells of an open group: by the level inside the group, long levels in several columns.

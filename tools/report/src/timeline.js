@@ -72,6 +72,8 @@ export class Timeline {
       this.height = this.made.height;
       this.tracks = this.lanes.flatMap((lane) => lane.tracks);
       this.spots = this.traces.map((trace) => this.places(trace));
+      this.trackOf = this.traces.map((trace) => new Int32Array(trace.size).fill(-1)); // -1: not shown
+      this.tracks.forEach((track, i) => { for (const row of track.rows) this.trackOf[track.which][row] = i; });
     }
     this.width = this.canvas.clientWidth || 800;
     const longest = Math.max(4, ...this.lanes.map((lane) => lane.label.length));
@@ -234,7 +236,7 @@ export class Timeline {
     this.drawPicked(g, colours);
     if (!this.selected) return;
     const { track, row } = this.selected;
-    const here = this.tracks.find((one) => one.trace === track.trace && one.rows.includes(row));
+    const here = this.tracks[this.trackOf[this.traces.indexOf(track.trace)]?.[row]];
     if (!here) return;
     const x0 = this.x(here.trace.tasks.begin[row]), x1 = this.x(here.trace.tasks.end[row]);
     g.strokeStyle = colours.page;
@@ -256,12 +258,14 @@ export class Timeline {
     if (!bus.selection.size) return;
     g.strokeStyle = colours.text;
     g.lineWidth = 2;
-    for (const { trace, rows, y, height } of this.tracks)
-      for (const row of rows)
-        if (trace.tasks.link[row] < 0 && bus.selection.has(trace.tasks.vertex[row])) {
-          const x0 = this.x(trace.tasks.begin[row]);
-          g.strokeRect(x0, y, Math.max(this.x(trace.tasks.end[row]) - x0, 2), height);
-        }
+    this.traces.forEach((trace, which) => {
+      for (const v of bus.selection) {
+        const row = trace.execOf[v], track = row < 0 ? undefined : this.tracks[this.trackOf[which][row]];
+        if (!track) continue;
+        const x0 = this.x(trace.tasks.begin[row]);
+        g.strokeRect(x0, track.y, Math.max(this.x(trace.tasks.end[row]) - x0, 2), track.height);
+      }
+    });
     g.lineWidth = 1;
   }
 
@@ -369,7 +373,9 @@ export class Timeline {
     if (!tracks.length) return;
     if (!this.selected) return this.choose({ track: tracks[0], row: tracks[0].rows[0] }, true);
     const { row } = this.selected;
-    const index = tracks.findIndex((track) => track.trace === this.selected.track.trace && track.rows.includes(row));
+    const here = this.tracks[this.trackOf[this.traces.indexOf(this.selected.track.trace)][row]];
+    const index = tracks.indexOf(here);
+    if (index < 0) return;
     if (across) {
       const { rows } = tracks[index];
       const next = rows[rows.indexOf(row) + across];
