@@ -176,7 +176,10 @@ def about_assignments(draw: st.DrawFn) -> Case:
     files |= {"m.json": dumped(TOPOLOGY)}
     machines = [[], ["-t", "p100x4"], ["-t", "reference:2"], ["-t", "m.json"]]
     machine = draw(st.sampled_from(machines))
-    match draw(st.sampled_from(["show", "show with", "simulate", "execute"])):
+    match draw(st.sampled_from(["show", "show with", "simulate", "execute", "view"])):
+        case "view":
+            verb = ["view", "a.json", "--graph", "g.json", *machine]
+            return draw(command(verb, files, may_write=False))
         case "show":
             full = draw(st.sampled_from([[], ["--full"]]))
             return draw(command(["show", "a.json", *full], files, may_write=False))
@@ -194,10 +197,17 @@ def about_assignments(draw: st.DrawFn) -> Case:
 
 @st.composite
 def about_traces(draw: st.DrawFn) -> Case:
-    files = {"t.json": draw(documents.traces)}
-    if draw(st.booleans()):
-        return draw(command(["report", "t.json"], files, must_write=True))
-    return draw(command(["show", "t.json"], files, may_write=False))
+    files = {"t.json": draw(documents.traces), "g.json": dumped(GRAPH)}
+    match draw(st.sampled_from(["report", "show", "view", "view with"])):
+        case "report":
+            return draw(command(["report", "t.json"], files, must_write=True))
+        case "show":
+            return draw(command(["show", "t.json"], files, may_write=False))
+        case "view":
+            return draw(command(["view", "t.json"], files, may_write=False))
+        case _:
+            verb = ["view", "t.json", "--graph", "g.json", "-t", "p100x4"]
+            return draw(command(verb, files, may_write=False))
 
 
 @st.composite
