@@ -40,7 +40,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     dp.write_report({"less": trace}, folder / "less.html", graph=graph, config=less)
     (folder / "run").mkdir()
     row = {"stage": "sim", "exercise": HOSTILE[0], "least_s": 2.0, "best_s": None, "bound_s": 1.0}
-    rows = [row | {"step": step, "mean_s": 3.0 + step} for step in range(5)]
+    rows = [row | {"step": step, "mean_s": 3.0 + step, "loss": -0.5 * step} for step in range(5)]
     rows[-1]["best_s"] = 2.0
     text = "".join(json.dumps(one) + "\n" for one in rows)
     (folder / "run" / "metrics.jsonl").write_text(text)
@@ -232,10 +232,12 @@ def test_memory_and_the_host(show) -> None:
 def test_training_curves(show) -> None:
     page = show("training.html")
     assert page.locator("#training h3").text_content() == HOSTILE[1]
-    caption = page.locator("#training figcaption").text_content()
+    caption = page.locator("#training figcaption").first.text_content()
     assert caption == f"sim: {HOSTILE[0]} best 2 s, gap 100.0 %"
-    assert page.locator("#training svg.curves path.curve").count() == 4
+    assert page.locator("#training svg.curves path.curve").count() == 4 + 1
     assert page.locator("nav a").all_text_contents() == ["Training"]
+    page.locator("#training summary").click()
+    assert page.locator("#training details path.curve").count() == 1
 
 
 def test_it_prints_in_light_colours(show) -> None:

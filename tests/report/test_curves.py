@@ -29,6 +29,20 @@ def test_only_what_is_new_is_read(tmp_path: Path) -> None:
     assert reader.read() == read_curves(tmp_path)
 
 
+def test_losses_and_episodes_per_second(tmp_path: Path) -> None:
+    rows = [ROW | {"step": s, "episodes": 16 * s, "seconds": 0.5 * s} for s in range(1, 5)]
+    rows[2]["loss"] = None
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    (tmp_path / "metrics.jsonl").write_text(text)
+    (curve,) = read_curves(tmp_path)
+    assert curve.loss == (0.5, 0.5, None, 0.5)
+    assert curve.episodes_per_s == 32.0
+    odd = json.dumps(ROW | {"step": 1, "loss": "low", "episodes": [], "seconds": True})
+    (tmp_path / "metrics.jsonl").write_text(odd + "\n")
+    (curve,) = read_curves(tmp_path)
+    assert (curve.loss, curve.episodes_per_s) == ((), None)
+
+
 def test_a_resumed_run_starts_over(tmp_path: Path) -> None:
     reader, path = CurveReader(tmp_path), tmp_path / "metrics.jsonl"
     path.write_text(lines(1, 5))

@@ -25,6 +25,8 @@ class Curve:
     least_s: tuple[float | None, ...]
     best_s: tuple[float | None, ...]  # so far
     bound_s: float  # lower bound of any assignment; 0 where there is none
+    loss: tuple[float | None, ...] = ()  # empty where none is known
+    episodes_per_s: float | None = None  # of the whole stage
 
 
 def read_curves(folder: str | Path) -> tuple[Curve, ...]:
@@ -55,18 +57,7 @@ class CurveReader:
             self._rows[row["stage"], row["exercise"]].append(row)
             self._last, self.lines = line, self.lines + 1
             self.read_bytes += len(line)
-        return tuple(
-            Curve(
-                stage=stage,
-                exercise=exercise,
-                step=tuple(row["step"] for row in rows),
-                mean_s=tuple(row["mean_s"] for row in rows),
-                least_s=tuple(row["least_s"] for row in rows),
-                best_s=tuple(row["best_s"] for row in rows),
-                bound_s=rows[-1]["bound_s"] or 0.0,
-            )
-            for (stage, exercise), rows in self._rows.items()
-        )
+        return tuple(_curve(*key, rows) for key, rows in self._rows.items())
 
     def _new_lines(self) -> list[bytes]:
         """The whole lines after those that were read; all lines where those are there no more."""
@@ -83,6 +74,35 @@ class CurveReader:
                 hint="name the directory of a training run",
             ) from None
         return lines[:-1] if lines and not lines[-1].endswith(b"\n") else lines
+
+
+def _curve(stage: str, exercise: str, rows: list[dict[str, Any]]) -> Curve:
+    losses = tuple(_number(row, "loss") for row in rows)
+    return Curve(
+        stage=stage,
+        exercise=exercise,
+        step=tuple(row["step"] for row in rows),
+        mean_s=tuple(row["mean_s"] for row in rows),
+        least_s=tuple(row["least_s"] for row in rows),
+        best_s=tuple(row["best_s"] for row in rows),
+        bound_s=rows[-1]["bound_s"] or 0.0,
+        loss=() if set(losses) == {None} else losses,
+        episodes_per_s=_rate(rows[0], rows[-1]),
+    )
+
+
+def _rate(first: dict[str, Any], last: dict[str, Any]) -> float | None:
+    """Episodes per second from one update to another; both count over the whole stage."""
+    ends = [(_number(row, "episodes"), _number(row, "seconds")) for row in (first, last)]
+    (begun, begin_s), (done, end_s) = ends
+    if begun is None or begin_s is None or done is None or end_s is None or end_s <= begin_s:
+        return None
+    return (done - begun) / (end_s - begin_s)
+
+
+def _number(row: dict[str, Any], key: str) -> float | None:
+    value: Any = row.get(key)
+    return float(value) if type(value) in (int, float) and isfinite(value) else None
 
 
 def _row(line: bytes, source: str) -> dict[str, Any]:

@@ -136,12 +136,11 @@ def _run(name: str, curves: Sequence[Curve], config: ReportConfig) -> dict[str, 
     for curve in curves:
         every = -(-len(curve.step) // config.max_points)
         kept = [i for i in range(len(curve.step)) if i % every == 0 or i + 1 == len(curve.step)]
-        columns = {
-            key: [getattr(curve, key)[i] for i in kept]
-            for key in ("step", "mean_s", "least_s", "best_s")
-        }
+        keys = ("step", "mean_s", "least_s", "best_s", *(("loss",) if curve.loss else ()))
+        columns = {key: [getattr(curve, key)[i] for i in kept] for key in keys}
         names = {"stage": cut(curve.stage, LONGEST), "exercise": cut(curve.exercise, LONGEST)}
-        shown.append(names | columns | {"bound_s": curve.bound_s})
+        facts = {"bound_s": curve.bound_s, "episodesPerS": curve.episodes_per_s}
+        shown.append(names | columns | facts)
     return {"name": cut(name, LONGEST), "curves": shown}
 
 

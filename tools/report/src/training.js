@@ -3,7 +3,7 @@
 import { extent, ticks } from "d3-array";
 import { scaleLinear } from "d3-scale";
 import { line } from "d3-shape";
-import { h, percent, s, seconds } from "./dom.js";
+import { amount, h, keepingOpen, percent, s, seconds } from "./dom.js";
 
 const WIDTH = 560, HEIGHT = 220, LEFT = 64, BOTTOM = 26, TOP = 8, RIGHT = 8, MAX_CURVES = 24;
 const LINES = [["mean_s", "mean of the episodes"], ["least_s", "shortest episode"], ["best_s", "best so far"]];
@@ -11,10 +11,10 @@ const LINES = [["mean_s", "mean of the episodes"], ["least_s", "shortest episode
 export function training(data) {
   if (!data.runs.length) return null;
   const section = h("section", { id: "training", "aria-labelledby": "training-title" });
-  const refresh = () => section.replaceChildren(h("h2", { id: "training-title" }, "Training"), ...comparison(data), legend(),
+  const refresh = () => keepingOpen(section, () => section.replaceChildren(h("h2", { id: "training-title" }, "Training"), ...comparison(data), legend(),
     ...data.runs.map((run) => h("div", {}, h("h3", {}, run.name),
       run.curves.length ? h("div", { class: "columns" }, run.curves.slice(0, MAX_CURVES).map(chart)) : h("p", {}, "no update yet"),
-      more(run.curves.length))));
+      more(run.curves.length)))));
   refresh();
   return { section, refresh };
 }
@@ -29,9 +29,13 @@ const legend = () => h("ul", { class: "legend", "aria-label": "Curves" },
 function chart(curve) {
   const best = curve.best_s[curve.best_s.length - 1];
   const gap = curve.bound_s && best !== null ? `, gap ${percent(best / curve.bound_s - 1)}` : "";
-  const end = best === null ? "no assignment yet" : `best ${seconds(best)}${gap}`;
-  return draw(`${curve.stage}: ${curve.exercise}`, end, curve.bound_s,
-    LINES.map(([key], i) => ({ step: curve.step, values: curve[key], look: { class: `curve curve${i}` } })));
+  const rate = curve.episodesPerS ? `, ${Number(curve.episodesPerS.toPrecision(3))} episodes per second` : "";
+  const end = `${best === null ? "no assignment yet" : `best ${seconds(best)}${gap}`}${rate}`;
+  const name = `${curve.stage}: ${curve.exercise}`;
+  const losses = { step: curve.step, values: curve.loss, look: { class: "curve curve1" } };
+  return h("div", {}, draw(name, end, curve.bound_s,
+    LINES.map(([key], i) => ({ step: curve.step, values: curve[key], look: { class: `curve curve${i}` } }))),
+  curve.loss ? h("details", {}, h("summary", {}, "Loss"), draw(name, "loss", 0, [losses], (value) => amount(value, ""))) : null);
 }
 
 // The best so far of several runs of the same exercise, in one chart.
@@ -56,14 +60,14 @@ function comparison(data) {
     })), more(shared.length)];
 }
 
-function draw(name, about, bound_s, lines) {
+function draw(name, about, bound_s, lines, text = seconds) {
   const known = lines.flatMap(({ values }) => values).filter((value) => value !== null);
   const low = Math.min(...known, bound_s || Infinity);
   const x = scaleLinear(extent(lines.flatMap(({ step }) => step)), [LEFT, WIDTH - RIGHT]);
   const y = scaleLinear([low, Math.max(...known, low)], [HEIGHT - BOTTOM, TOP]).nice();
   const path = ({ step, values }) => line((_, i) => x(step[i]), (value) => y(value)).defined((value) => value !== null)(values);
   const grid = y.ticks(4).map((tick) => [s("path", { d: `M${LEFT} ${y(tick)}H${WIDTH - RIGHT}`, class: "grid" }),
-    s("text", { x: LEFT - 6, y: y(tick) + 4, "text-anchor": "end" }, seconds(tick))]).flat();
+    s("text", { x: LEFT - 6, y: y(tick) + 4, "text-anchor": "end" }, text(tick))]).flat();
   const below = ticks(...x.domain(), 5).filter(Number.isInteger).map((tick) =>
     s("text", { x: x(tick), y: HEIGHT - 8, "text-anchor": "middle" }, tick));
   return h("figure", { class: "chart" }, h("figcaption", {}, h("strong", {}, name), ` ${about}`),

@@ -1,7 +1,7 @@
 // Why the traces are as long as they are: numbers, the critical chain, devices and links over time.
 
 import { area, curveStepAfter } from "d3-shape";
-import { amount, h, percent, s, seconds, select, table } from "./dom.js";
+import { amount, h, keepingOpen, percent, s, seconds, select, table } from "./dom.js";
 import { deviceName, isTransfer, moved, sameAssignment, title } from "./model.js";
 import { swatch } from "./paint.js";
 import { pairUp } from "./timeline.js";
@@ -26,9 +26,7 @@ export function why(data) {
   const refresh = () => { // later: what can be seen at once comes first
     clearTimeout(waiting);
     waiting = setTimeout(() => {
-      const open = [...section.querySelectorAll("details")].map((one) => one.open);
-      section.replaceChildren(...parts());
-      section.querySelectorAll("details").forEach((one, i) => { one.open = open[i]; });
+      keepingOpen(section, () => section.replaceChildren(...parts()));
     }, 60);
   };
   return { section, refresh };
