@@ -1,6 +1,7 @@
 """`dop view`: a page in the browser that answers to changes, and follows training runs."""
 
 import os
+import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -96,6 +97,7 @@ def view(
             print_json({"url": server.url, "port": server.server_port, "save": save and str(save)})
         else:
             stdout().print(server.url)
+        sys.stdout.flush()  # whoever reads it waits for it
         if opens:
             _open(server.url)
         _serve(server, session, save)
@@ -110,7 +112,7 @@ def _serve(server: "ViewServer", session: "ViewSession", save: Path | None) -> N
         note("stopped")
     if session.has_unsaved:
         where = f" to {save}" if save else ""
-        note(f"the changes were not saved: Save on the page writes them{where}")
+        note(f"changes were not saved and are lost: Save on the page writes them{where}")
 
 
 def _open(url: str) -> None:
