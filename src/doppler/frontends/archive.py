@@ -27,7 +27,8 @@ from torch.export import ExportedProgram
 from doppler.base.files import source_name, title_of
 from doppler.engine.loaded import random_blocks
 from doppler.errors import ConfigError, DopplerError, FormatError, ModelError
-from doppler.frontends.torch_export import PIECES, from_program
+from doppler.frontends.coarsen import PIECES
+from doppler.frontends.torch_export import from_program
 from doppler.frontends.torch_model import TorchModel
 from doppler.graph.graph import Graph
 from doppler.sharding.evaluate import kernel_of, output_of

@@ -6,8 +6,85 @@ And neither makes heavy work wait that need not: a heavy operation takes in its 
 that waits for nothing else that the operation would not have waited for itself.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from heapq import heapify, heappop, heappush
+from typing import TypeVar
+
+from doppler.errors import ConfigError
+
+PIECES, NONE = "pieces", "none"  # ways to coarsen
+
+Value = TypeVar("Value", bound=Hashable)  # what operations read and make
+
+
+def check_coarsening(coarsen: str | int) -> None:
+    """Raise a `ConfigError` unless it is a way to coarsen."""
+    is_count = isinstance(coarsen, int) and not isinstance(coarsen, bool) and coarsen >= 1
+    if not is_count and coarsen not in (PIECES, NONE):
+        raise ConfigError(
+            f"coarsen is {coarsen!r}", hint="it is `pieces`, `none`, or a number of pieces"
+        )
+
+
+def make_pieces(
+    reads: Sequence[Collection[Value]],
+    maker: Callable[[Value], int | None],
+    *,
+    heavy: Sequence[bool],
+    kept: Iterable[Value],
+    rank: Callable[[Value], int],
+    pins: Iterable[Iterable[int]] = (),
+    coarsen: str | int = PIECES,
+    flops: Callable[[int], float] = lambda _: 0.0,
+) -> list[tuple[list[int], list[Value]]]:
+    """The operations of each piece, and the values that leave it, sorted by their `rank`.
+
+    `reads` are the values that each operation reads, `maker` is the operation that makes a value,
+    None where none does. Values that are `kept` leave their pieces, whoever reads them.
+
+    >>> reads, maker = [["x"], ["a"], ["a", "b"]], {"a": 0, "b": 1, "c": 2}
+    >>> heavy = [True, False, True]
+    >>> make_pieces(reads, maker.get, heavy=heavy, kept=["c"], rank=lambda value: maker[value])
+    [([0], ['a']), ([1, 2], ['c'])]
+    """
+    makers = [{m for m in map(maker, found) if m is not None} for found in reads]
+    groups = Groups(makers, heavy)
+    for pinned in pins:
+        groups.pin(pinned)
+    groups.merge_light()
+    if isinstance(coarsen, int):
+        groups.merge_to(coarsen, [flops(i) for i in range(len(reads))])
+    members = groups.members()
+    group_of = {i: g for g, found in enumerate(members) for i in found}
+    leaving: dict[Value, None] = dict.fromkeys(kept)
+    for i, values in enumerate(reads):
+        for value in values:
+            made_by = maker(value)
+            if made_by is not None and group_of[made_by] != group_of[i]:
+                leaving[value] = None
+    outputs: list[list[Value]] = [[] for _ in members]
+    for value in sorted(leaving, key=rank):
+        made_by = maker(value)
+        if made_by is not None:
+            outputs[group_of[made_by]].append(value)
+    return list(zip(members, outputs, strict=True))
+
+
+def peak_bytes(sizes: Sequence[float], last: Sequence[int]) -> float:
+    """The most bytes at a time: each step makes a value of a size, which goes after a last use.
+
+    >>> peak_bytes([4, 2, 1], last=[1, 2, 2])
+    6.0
+    """
+    gone = [0.0] * len(sizes)
+    for i, end in enumerate(last):
+        gone[end] += sizes[i]
+    now = most = 0.0
+    for made, freed in zip(sizes, gone, strict=True):
+        now += made
+        most = max(most, now)
+        now -= freed
+    return most
 
 
 class Groups:
