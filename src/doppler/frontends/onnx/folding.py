@@ -237,11 +237,10 @@ def _run(small: SmallModel, inputs: list[Weight]) -> list[Weight]:
         small.data(), options, providers=["CPUExecutionProvider"]
     )
     names, results = [v.name for v in session.get_inputs()], [v.name for v in session.get_outputs()]
+    arrays = [np.ascontiguousarray(weight.array()) for weight in inputs]  # to outlive the run
     given = {
-        name: OrtValue.ortvalue_from_numpy_with_onnx_type(
-            np.ascontiguousarray(weight.array()), weight.type.element
-        )
-        for name, weight in zip(names, inputs, strict=True)
+        name: OrtValue.ortvalue_from_numpy_with_onnx_type(array, weight.type.element)
+        for name, array, weight in zip(names, arrays, inputs, strict=True)
     }
     made = session._sess.run_with_ort_values(given, results, None)
     return [Weight("", TensorType(v.element_type(), tuple(v.shape())), _array(v)) for v in made]
