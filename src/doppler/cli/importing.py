@@ -38,6 +38,10 @@ def import_graph(
             "operation, or at most N pieces.",
         ),
     ] = "pieces",
+    to: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="Format to write in: doppler, dot, stg or wfformat."),
+    ] = "doppler",
     dims: Annotated[
         list[str] | None,
         typer.Option(
@@ -53,19 +57,20 @@ def import_graph(
     """Read a graph in any known format, or a PyTorch or ONNX model, and write it as a graph file.
 
     A PyTorch model is what torch.export.save writes (.pt2). The graph refers to the model's file
-    for the weights.
+    for the weights. With --to, the graph is written in another format.
 
     Example: dop import chainmm.txt -o chainmm.json
     """
-    from doppler.base.writing import check_output
-    from doppler.graph import write_graph
+    from doppler.base.writing import check_output, write_text
+    from doppler.formats import graph_to_text
     from doppler.graph.io import FORMAT
 
     take_stdout(output, as_json=as_json)
-    check_output(output, kind=FORMAT, inputs=(file,), force=force)
+    kind = FORMAT if to == "doppler" else to
+    check_output(output, kind=kind, inputs=(file,), force=force)
     sizes = _sizes(dims or ())
     graph = _read(file, output, format_name, coarsen, sizes, imports or ())
-    write_graph(graph, output, force=force)
+    write_text(output, graph_to_text(graph, to), kind=kind, force=force)
     _summarize(graph, output, as_json=as_json)
 
 

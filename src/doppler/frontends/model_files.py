@@ -82,11 +82,19 @@ def grain_of(provenance: Mapping[str, str]) -> str | int:
 
 
 def seen_from(folder: str | Path, path: str | Path) -> str:
-    """A path relative to a folder."""
+    """A path relative to a folder, as a text that a graph's file can hold."""
     try:
-        return os.path.relpath(path, folder or ".")
+        found = os.path.relpath(path, folder or ".")
     except ValueError:  # another drive
-        return str(path)
+        found = str(path)
+    try:
+        found.encode()
+    except UnicodeEncodeError:
+        raise FormatError(
+            f"{source_name(path)} has a name that is not UTF-8, so no graph can refer to it",
+            hint="rename the file, or its folder",
+        ) from None
+    return found
 
 
 def sha256_of(path: str | Path) -> str:

@@ -157,6 +157,19 @@ def test_a_loop_runs_as_one_piece(tmp_path):
     check_equal(path, model, x=models.random(4, 4))
 
 
+def test_what_a_loop_makes_is_guessed_to_be_like_its_state(tmp_path):
+    text = (
+        "loop (float[n, 4] x) => (float[n, 4] y) { z = Loop (count, , x) <body = step"
+        "   (int64 i, bool go, float[n, 4] state) => (bool on, float[n, 4] new)"
+        "   { on = Identity(go)  new = Tanh(state) }>  y = MatMul(z, w) }"
+    )
+    model = models.make(text, {"w": (4, 4)}, count=np.array(3))
+    path = models.save(model, tmp_path / "loop.onnx")
+    model = dp.from_onnx(path, dims={"n": 3})
+    assert model.graph.flops.sum() == 2 * 3 * 4 * 4
+    check_equal(path, model, x=models.random(3, 4))
+
+
 def test_sequences_stay_within_a_piece(tmp_path):
     text = (
         "sequences (float[6, 4] x) => (float[2, 4] y) {"

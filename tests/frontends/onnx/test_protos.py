@@ -176,3 +176,10 @@ def test_without_onnx_the_extra_is_named(tmp_path, monkeypatch):
     with pytest.raises(MissingExtraError) as error:
         dp.from_onnx(path)
     assert "doppler-placement[onnx]" in error.value.hint
+
+
+def test_a_file_whose_name_is_no_text(tmp_path):
+    path = tmp_path / "\udcff.onnx"
+    path.write_bytes(models.make(RELU, {}).SerializeToString())
+    with pytest.raises(FormatError, match="not UTF-8"):
+        dp.from_onnx(path)

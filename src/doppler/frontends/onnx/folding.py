@@ -149,37 +149,38 @@ class _Walk:
 
     def _infer(self, node: Any) -> None:
         """Find the types of what a node makes, by a guess where they cannot be known."""
-        onnx = load_onnx()
         found: dict[str, Any] = {}
+        is_guess = any(name in self._guessed for name in reads_of(node))
         if is_runnable(node, self._source.opsets) and node.domain != _CONTRIBUTED:
-            small = self._small(node)
-            key = small.data()
-            if key not in self._inferred:
-                try:
-                    self._inferred[key] = onnx.shape_inference.infer_shapes(
-                        small.proto, strict_mode=True, data_prop=True
-                    ).graph
-                except Exception as error:  # of onnx, or of protobuf
-                    reason = why(error)
+            try:
+                graph = self._inferred_graph(node)
+            except Exception as error:  # of onnx, or of protobuf
+                if not is_guess:
                     raise ModelError(
                         f"node `{node_name(node)}` ({node.op_type}) does not fit its inputs: "
-                        f"{reason}"
+                        f"{why(error)}"
                     ) from None
-            graph = self._inferred[key]
-            self._by_node[id(node)] = graph
-            typed = {value.name: value.type for value in graph.value_info}
-            found = {
-                name: typed[own]
-                for name, own in zip(node.output, graph.node[0].output, strict=True)
-                if own in typed
-            }
-        is_guess = any(name in self._guessed for name in reads_of(node))
-        for name in node.output:
+            else:
+                self._by_node[id(node)] = graph
+                typed = {value.name: value.type for value in graph.value_info}
+                own = dict(zip(node.output, graph.node[0].output, strict=True))
+                found = {name: typed[inner] for name, inner in own.items() if inner in typed}
+        for k, name in enumerate(node.output):
             if name:
-                self._settle(node, name, found.get(name), is_guess=is_guess)
+                self._settle(node, k, found.get(name), is_guess=is_guess)
 
-    def _settle(self, node: Any, name: str, proto: Any, *, is_guess: bool) -> None:
-        """Note the type of a value: as inferred, else as the file gives it, else a guess."""
+    def _inferred_graph(self, node: Any) -> Any:
+        """The GraphProto of a node alone, with the types of all that is in it."""
+        small = self._small(node)
+        key = small.data()
+        if key not in self._inferred:
+            infer = load_onnx().shape_inference.infer_shapes
+            self._inferred[key] = infer(small.proto, strict_mode=True, data_prop=True).graph
+        return self._inferred[key]
+
+    def _settle(self, node: Any, k: int, proto: Any, *, is_guess: bool) -> None:
+        """Note the type of output k: as inferred, else as the file gives it, else a guess."""
+        name = node.output[k]
         is_tensor = proto is None or not proto.WhichOneof("value") or proto.HasField("tensor_type")
         if (
             not is_tensor
@@ -191,14 +192,19 @@ class _Walk:
             self._types[name] = self._source.declared[name]
         else:
             is_guess = True
-            first = next((k for k in map(self._known, node.input) if k is not None), None)
-            like = first or TensorType(FLOAT32, ())
+            like = self._like(node, k)
             element = proto.tensor_type.elem_type if proto is not None else 0
             inferred = tensor_type(proto, unknown=UNKNOWN_SIZE)
             shape = inferred.shape if inferred else like.shape
             self._types[name] = TensorType(element or like.element, shape).proto()
         if is_guess:
             self._guessed.add(name)
+
+    def _like(self, node: Any, k: int) -> TensorType:
+        """The input that output k is most likely to have the type of: of a loop, its state."""
+        inputs = node.input[2 + k :] if node.op_type == "Loop" else node.input
+        known = (self._known(name) for name in inputs)
+        return next((kind for kind in known if kind is not None), TensorType(FLOAT32, ()))
 
     def _computed(self, node: Any) -> list[Weight]:
         """What a node makes of constants, as onnxruntime computes it."""
