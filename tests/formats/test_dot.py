@@ -46,6 +46,11 @@ def test_defaults_subgraphs_and_quotes() -> None:
     assert list(pairs) == [(0, 1), (0, 2), (1, 3), (2, 3)]
 
 
+def test_numbers_may_have_exponents() -> None:
+    graph = read('digraph { a -> b [size=4e9] a -> c [size="1e-3"] a -> d [size=.5] }')
+    assert graph.tensor_bytes.tolist() == [4e9, 1e-3, 0.5]
+
+
 def test_labels_are_costs_where_they_are_numbers() -> None:
     graph = read('digraph { a [label="5"]; b [label=add cost=1]; a -> b [label=2.5] }')
     assert graph.kinds == ("unknown", "add")
@@ -76,6 +81,7 @@ def test_edges_that_differ_are_tensors_of_their_own() -> None:
         ("digraph { a", "not closed"),
         ("digraph { a [x=<b }", "never closed"),
         ('digraph { a [x="b }', "is no DOT"),
+        ("digraph {\n a [cost=4x9] }", "line 2: `4x9] }` is no DOT"),
         ("digraph { a } digraph { b }", "something after the graph"),
         ("digraph { a [b=+] }", "where a value should be"),
         ('digraph { a [b="c" + d] }', "joins quoted texts"),

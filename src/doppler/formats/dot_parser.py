@@ -2,6 +2,7 @@
 
 It reads what Graphviz's grammar allows of directed graphs: defaults (`node […]`), subgraphs, also
 as ends of edges, ports (which are dropped), quoted, concatenated and HTML texts, and comments.
+Beyond that grammar, a number may have an exponent without being quoted: `1e9`.
 """
 
 import re
@@ -20,7 +21,7 @@ _TOKEN = re.compile(
       | (?P<mark>[{}\[\];,=:+])
       | (?P<quoted>"(?:[^"\\]|\\.)*")
       | (?P<word>[A-Za-z_\u0080-\U0010ffff][\w\u0080-\U0010ffff]*
-               | -?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?))
+               | -?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][+-]?[0-9]+)?(?![\w.]))
     """,
     re.VERBOSE | re.DOTALL | re.MULTILINE,
 )
@@ -89,7 +90,8 @@ def _tokens(text: str, source: str) -> list[_Token]:
             match = _TOKEN.match(text, at)
             if match is None:
                 raise FormatError(
-                    f"{source}, line {line}: `{visible(text[at : at + 20])}` is no DOT"
+                    f"{source}, line {line}: `{visible(text[at : at + 20])}` is no DOT",
+                    hint="a text that is neither a word nor a number must be in quotes",
                 )
             end, kind = match.end(), str(match.lastgroup)
             value = match.group()
