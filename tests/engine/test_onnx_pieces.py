@@ -78,3 +78,13 @@ def test_what_onnxruntime_refuses_is_an_error_of_the_engine():
     model.graph.node[0].op_type = "NoSuchThing"
     with pytest.raises(EngineError, match="onnxruntime cannot run it"):
         onnx_function(piece(model))
+
+
+def test_a_gpu_needs_a_provider():
+    from doppler.engine.onnx_pieces import _session
+
+    if "CUDAExecutionProvider" in models.onnxruntime.get_available_providers():
+        pytest.skip("there is one")
+    kernel = piece(models.make(RELU, {}))
+    with pytest.raises(EngineError, match="no provider for GPUs"):
+        _session(kernel.attributes["model"], ("cuda:0", 1, 0))

@@ -16,6 +16,7 @@ from doppler.frontends.onnx.folding import Walked, is_runnable, walk
 from doppler.frontends.onnx.onnx_model import OnnxModel
 from doppler.frontends.onnx.op_costs import OnnxCosts, is_view
 from doppler.frontends.onnx.protos import (
+    UNKNOWN,
     OnnxLimits,
     Source,
     node_name,
@@ -228,7 +229,7 @@ class _Importer:
     ) -> list[str]:
         """What a piece needs that cannot be had: operations, and dtypes of what it hands over."""
         found = dict.fromkeys(
-            f"operation `{node.domain or 'ai.onnx'}.{node.op_type}`"
+            f"operation `{_domain(node)}.{node.op_type}`"
             for node in nodes
             if not is_runnable(node, self._source.opsets)
         )
@@ -265,3 +266,8 @@ class _Importer:
         found = [self._walked.tensor(name) for name in (*node.output, *node.input) if name]
         floats = [kind for kind in found if kind is not None and kind.element in FLOATS]
         return floats[0].dtype if floats else "float32"
+
+
+def _domain(node: Any) -> str:
+    """The domain of a node's operation as the file has it."""
+    return "ai.onnx" if node.domain in ("", UNKNOWN) else str(node.domain)
