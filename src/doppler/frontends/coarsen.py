@@ -108,6 +108,7 @@ class Groups:
         self._after: dict[int, set[int]] = {i: set() for i in range(size)}
         self._heavy = {i: int(heavy[i]) for i in range(size)}
         self._of = list(range(size))
+        self._place = {i: i for i in range(size)}
         for i, found in self._before.items():
             for other in found:
                 self._after[other].add(i)
@@ -117,13 +118,17 @@ class Groups:
 
     def members(self) -> list[list[int]]:
         """The vertices of each group, ascending; groups come after those that they read from."""
+        return [sorted(self._member[group]) for group in self._in_order()]
+
+    def _in_order(self) -> list[int]:
+        """The groups, each after those that it reads from; of those that could come, the first."""
         missing = {g: len(self._before[g]) for g in self._member}
         ready = [(min(self._member[g]), g) for g in self._member if not missing[g]]
         heapify(ready)
         found = []
         while ready:
             _, group = heappop(ready)
-            found.append(sorted(self._member[group]))
+            found.append(group)
             for after in sorted(self._after[group]):
                 missing[after] -= 1
                 if not missing[after]:
@@ -143,6 +148,9 @@ class Groups:
 
     def merge_light(self) -> None:
         """Merge groups until no two neighbours can be without two heavy operations in one."""
+        # Places in an order, which merging keeps valid: what a group goes into is its only
+        # consumer, behind all that it reads, or its only producer, before all that read it.
+        self._place = {group: i for i, group in enumerate(self._in_order())}
         changed = True
         while changed:
             changed = False
@@ -173,12 +181,25 @@ class Groups:
             total[b] += total.pop(a)
 
     def _merge_into_consumer(self, a: int, b: int) -> bool:
-        if self._heavy[a] and (
-            self._heavy[b] or not self._before[b] - {a} <= self._reach({a}, self._before)
-        ):
+        if self._heavy[a] and (self._heavy[b] or not self._waits(a, self._before[b] - {a})):
             return False
         self._merge(a, b)
         return True
+
+    def _waits(self, a: int, others: set[int]) -> bool:
+        """Whether a group waits for all of some others: they are among those it reads from, or
+        these read from, and so on back.
+        """
+        missing = set(others)
+        first = min((self._place[group] for group in missing), default=0)
+        seen, pending = {a}, [a]
+        while missing and pending:
+            for group in self._before[pending.pop()]:
+                if group not in seen and self._place[group] >= first:
+                    seen.add(group)
+                    missing.discard(group)
+                    pending.append(group)
+        return not missing
 
     def _detour(self, a: int, b: int) -> bool:
         """Whether a path leads from a group to another by way of a third."""

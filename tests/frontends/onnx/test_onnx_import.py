@@ -6,7 +6,10 @@ import numpy as np
 import onnx_models as models
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from onnx_models import onnx
+from strategies import examples
 
 import doppler as dp
 from doppler.errors import ConfigError, EngineError, FormatError, ModelError
@@ -384,3 +387,48 @@ def test_numpy_arrays_will_do_as_inputs_and_names_may_be_taken(tmp_path):
     found = dp.from_onnx(path)
     assert found.graph.vertex_names == ("x", "y", "y'")
     check_equal(path, found, x=numpy_helper.to_array(numpy_helper.from_array(models.random(2, 2))))
+
+
+def test_weights_of_four_bits_are_computed_ahead(tmp_path):
+    header = '<ir_version: 10, opset_import: ["": 21]>'
+    text = "q (float[2, 4] x) => (float[2, 4] y) { w = DequantizeLinear(q, s)  y = MatMul(x, w) }"
+    model = models.make(text, {}, header, s=np.array(0.5, np.float32))
+    values = np.arange(16).reshape(4, 4) % 8
+    model.graph.initializer.append(
+        helper.make_tensor("q", onnx.TensorProto.INT4, [4, 4], values.ravel())
+    )
+    path = models.save(model, tmp_path / "q.onnx")
+    found = dp.from_onnx(path)
+    assert torch.equal(found.weights["w"], torch.from_numpy(values) / 2)
+    x = models.random(2, 4)  # of the whole, onnxruntime would round it to eight bits
+    got = found.run("cpu2", dp.place(found.graph, "cpu2", "single"), x=x)["y"]
+    np.testing.assert_allclose(got, x @ (values / 2), rtol=1e-5)
+
+
+@st.composite
+def random_models(draw):
+    """Products, elementwise operations, and splits, each of what was made before."""
+    names, nodes = ["x"], []
+    for i in range(draw(st.integers(1, 9))):
+        op = draw(st.sampled_from(["MatMul", "Relu", "Add", "Split", "Reshape"]))
+        a, b = draw(st.sampled_from(names)), draw(st.sampled_from(names))
+        if op == "Split":
+            nodes.append(helper.make_node("Split", [a, "halves"], [f"l{i}", f"r{i}"], axis=1))
+            nodes.append(helper.make_node("Concat", [f"r{i}", f"l{i}"], [f"v{i}"], axis=1))
+        else:
+            others = {"MatMul": ["w"], "Add": [b], "Relu": [], "Reshape": ["shape"]}[op]
+            nodes.append(helper.make_node(op, [a, *others], [f"v{i}"]))
+        names.append(f"v{i}")
+    results = draw(st.lists(st.sampled_from(names[1:]), min_size=1, max_size=3, unique=True))
+    values = [helper.make_tensor_value_info(name, 1, [4, 4]) for name in ("x", *results)]
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:])
+    arrays = {"w": models.random(4, 4) / 4, "halves": np.array([2, 2]), "shape": np.array([4, 4])}
+    graph.initializer.extend(numpy_helper.from_array(a, name) for name, a in arrays.items())
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@settings(max_examples=examples(45), deadline=None)
+@given(random_models(), st.sampled_from(["pieces", "none", 1, 3]))
+def test_any_model_computes_what_the_whole_does(tmp_path_factory, model, coarsen):
+    path = models.save(model, tmp_path_factory.mktemp("models") / "m.onnx")
+    check_equal(path, dp.from_onnx(path, coarsen=coarsen), x=models.random(4, 4))

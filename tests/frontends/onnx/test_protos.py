@@ -85,6 +85,20 @@ def test_constants_that_would_fill_memory(tmp_path, op):
         dp.from_onnx(written(tmp_path, models.make(text, {}, **more)))
 
 
+def test_work_that_would_never_end(tmp_path):
+    text = "work (float[1] x) => (float[64, 64] y) { m = MatMul(w, w)  y = Add(x, m) }"
+    path = written(tmp_path, models.make(text, {"w": (64, 64)}))
+    with pytest.raises(ModelError, match=r"node `m` .* by 5.24e\+05 operations"):
+        dp.from_onnx(path, limits=OnnxLimits(max_folded_flops=1e5))
+    text = (
+        "loop (float[2] x) => (float[2] y) { z = Loop (count, , w) <body = step"
+        "   (int64 i, bool go, float[2] state) => (bool on, float[2] new)"
+        "   { on = Identity(go)  new = Tanh(state) }>  y = Add(x, z) }"
+    )
+    model = models.make(text, {"w": (2,)}, count=np.array(1 << 62))
+    assert len(dp.from_onnx(written(tmp_path, model)).graph.assigned) == 1
+
+
 def test_functions_that_call_each_other_often_or_forever(tmp_path):
     header = '<ir_version: 8, opset_import: ["": 17, "f": 1]>'
     text = "laughs (float[1] x) => (float[1] y) { y = f.f0(x) }"

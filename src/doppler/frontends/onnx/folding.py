@@ -12,14 +12,15 @@ import numpy as np
 
 from doppler.errors import MissingExtraError, ModelError
 from doppler.frontends.model_files import why
+from doppler.frontends.onnx.op_costs import node_flops
 from doppler.frontends.onnx.protos import (
+    CONTRIBUTED,
     OnnxLimits,
     Source,
-    has_schema,
+    is_runnable,
     is_standard,
     load_onnx,
     node_name,
-    opset_of,
     reads_of,
     subgraphs,
 )
@@ -36,7 +37,6 @@ from doppler.frontends.onnx.tensor_types import (
 
 UNKNOWN_SIZE = 8  # of a dimension that depends on values
 _MAX_EMBEDDED_BYTES = 1024  # of a constant that pieces hold themselves
-_CONTRIBUTED = "com.microsoft"  # domain of onnxruntime's own operations
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +61,6 @@ class Walked:
         return weight.type.element not in FLOATS or weight.type.size <= 1
 
 
-def is_runnable(node: Any, opsets: Any) -> bool:
-    """Whether onnxruntime is known to have a node's operation, and those in its subgraphs."""
-    known = node.domain == _CONTRIBUTED or has_schema(node, opset_of(opsets, node.domain))
-    return known and all(is_runnable(n, opsets) for g in subgraphs(node) for n in g.node)
-
-
 def walk(source: Source, limits: OnnxLimits) -> Walked:
     """The live part of a model, and the values of the rest."""
     return _Walk(source, limits).walked()
@@ -74,8 +68,10 @@ def walk(source: Source, limits: OnnxLimits) -> Walked:
 
 class _Walk:
     def __init__(self, source: Source, limits: OnnxLimits) -> None:
-        self._source, self._budget = source, limits.max_folded_bytes
-        self._budget += sum(weight.type.bytes for weight in source.weights.values())
+        self._source = source
+        self._bytes_left = limits.max_folded_bytes
+        self._bytes_left += sum(weight.type.bytes for weight in source.weights.values())
+        self._flops_left = limits.max_folded_flops
         self._writer = ModelWriter(source)
         self._types: dict[str, Any] = dict(source.inputs)
         self._constants: dict[str, Weight] = dict(source.weights)
@@ -109,24 +105,28 @@ class _Walk:
             if known is not None:
                 self._keep(node, [_sizes(node, known)])
                 return True
-        reads = reads_of(node)
-        if not all(name in self._constants for name in reads):
-            return False
-        if not is_runnable(node, self._source.opsets) or node.domain == _CONTRIBUTED:
+        if not all(name in self._constants for name in reads_of(node)) or any(subgraphs(node)):
+            return False  # a loop over constants may run for ever
+        if not is_runnable(node, self._source.opsets) or node.domain == CONTRIBUTED:
             return False
         self._infer(node)
         made = [self._known(name) for name in node.output if name]
         if None in made or not self._guessed.isdisjoint(node.output):
             return False
-        self._budget -= sum(kind.bytes for kind in made if kind is not None)
-        if self._budget < 0:
-            raise ModelError(
-                f"node `{node_name(node)}` ({node.op_type}) makes a constant of "
-                f"{sum(kind.bytes for kind in made if kind is not None)} bytes, more than may be "
-                "computed ahead"
-            )
+        self._spend(node, sum(kind.bytes for kind in made if kind is not None))
         self._keep(node, self._computed(node))
         return True
+
+    def _spend(self, node: Any, num_bytes: int) -> None:
+        """Count what it takes to compute a node ahead; raise if that is too much."""
+        flops = node_flops(node, self._known)
+        self._bytes_left -= num_bytes
+        self._flops_left -= flops
+        if self._bytes_left < 0 or self._flops_left < 0:
+            raise ModelError(
+                f"node `{node_name(node)}` ({node.op_type}) makes a constant of {num_bytes} bytes "
+                f"by {flops:.3g} operations, and more than may be computed ahead by now"
+            )
 
     def _known(self, name: str) -> TensorType | None:
         return tensor_type(self._types.get(name))
@@ -151,7 +151,7 @@ class _Walk:
         """Find the types of what a node makes, by a guess where they cannot be known."""
         found: dict[str, Any] = {}
         is_guess = any(name in self._guessed for name in reads_of(node))
-        if is_runnable(node, self._source.opsets) and node.domain != _CONTRIBUTED:
+        if is_runnable(node, self._source.opsets) and node.domain != CONTRIBUTED:
             try:
                 graph = self._inferred_graph(node)
             except Exception as error:  # of onnx, or of protobuf

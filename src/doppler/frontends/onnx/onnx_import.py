@@ -12,13 +12,14 @@ from doppler.base.files import source_name, title_of
 from doppler.errors import ConfigError, DopplerError, FormatError
 from doppler.frontends.coarsen import NONE, PIECES, check_coarsening, make_pieces
 from doppler.frontends.model_files import grain_of, seen_from, sha256_of, why
-from doppler.frontends.onnx.folding import Walked, is_runnable, walk
+from doppler.frontends.onnx.folding import Walked, walk
 from doppler.frontends.onnx.onnx_model import OnnxModel
 from doppler.frontends.onnx.op_costs import OnnxCosts, is_view
 from doppler.frontends.onnx.protos import (
     UNKNOWN,
     OnnxLimits,
     Source,
+    is_runnable,
     node_name,
     read_proto,
     read_source,

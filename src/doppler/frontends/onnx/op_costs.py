@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from doppler.frontends.coarsen import peak_bytes
-from doppler.frontends.onnx.folding import Walked, is_runnable
-from doppler.frontends.onnx.protos import is_standard, reads_of, subgraphs
+from doppler.frontends.onnx.protos import is_runnable, is_standard, reads_of, subgraphs
 from doppler.frontends.onnx.tensor_types import TensorType, tensor_type
+
+if TYPE_CHECKING:
+    from doppler.frontends.onnx.folding import Walked
 
 TypeOf = Callable[[str], TensorType | None]
 Types = Sequence[TensorType | None]
@@ -100,7 +102,7 @@ _PRODUCTS = frozenset(
 class OnnxCosts:
     """Costs of the nodes of a model."""
 
-    def __init__(self, walked: Walked, opsets: Any) -> None:
+    def __init__(self, walked: "Walked", opsets: Any) -> None:
         self._walked, self._opsets = walked, opsets
 
     def is_heavy(self, node: Any) -> bool:
@@ -116,7 +118,7 @@ class OnnxCosts:
                 return 0.0
             bodies = [_body_flops(body, _types_in(whole)) for body in subgraphs(whole.node[0])]
             return self._trips(node) * max(bodies, default=0.0)
-        return _flops(node, self._walked.tensor)
+        return node_flops(node, self._walked.tensor)
 
     def touched_bytes(self, node: Any) -> float:
         """Bytes of all tensors that a node reads and writes; none, where it is a view."""
@@ -162,7 +164,8 @@ def is_view(node: Any) -> bool:
     return is_standard(node) and node.op_type in VIEWS
 
 
-def _flops(node: Any, type_of: TypeOf) -> float:
+def node_flops(node: Any, type_of: TypeOf) -> float:
+    """Floating-point operations of a contraction; 0 of what is none."""
     inputs = [type_of(name) if name else None for name in node.input]
     outputs = [type_of(name) if name else None for name in node.output]
     rule = _FLOPS.get(node.op_type)
@@ -179,7 +182,7 @@ def _body_flops(graph: Any, outside: Mapping[str, TensorType | None]) -> float:
     types = {**outside, **_types_in(graph)}
     total = 0.0
     for node in graph.node:
-        total += _flops(node, types.get)
+        total += node_flops(node, types.get)
         total += max((_body_flops(inner, types) for inner in subgraphs(node)), default=0.0)
     return total
 

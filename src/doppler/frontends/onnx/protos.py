@@ -13,6 +13,7 @@ from doppler.frontends.onnx.tensor_types import TensorType, filled, is_element
 
 MIN_OPSET = 13
 _MAX_OPSET = 1 << 30  # that onnx takes for a number
+CONTRIBUTED = "com.microsoft"  # domain of onnxruntime's own operations
 UNKNOWN = "unknown"  # domain of operations that are in no standard
 _STANDARD = ("", "ai.onnx")
 _RANDOM = frozenset(
@@ -32,7 +33,8 @@ class OnnxLimits:
     """
 
     max_nodes: int = 100_000  # with those of functions, wherever these are called
-    max_folded_bytes: int = 1 << 30  # of all tensors that are computed ahead
+    max_folded_bytes: int = 1 << 30  # of all tensors computed ahead, beside as many as weights have
+    max_folded_flops: float = 1e12  # of all that is computed ahead
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +277,12 @@ def has_schema(node: Any, opset: int) -> bool:
     except onnx.defs.SchemaError:
         return False
     return not schema.deprecated
+
+
+def is_runnable(node: Any, opsets: Any) -> bool:
+    """Whether onnxruntime is known to have a node's operation, and those in its subgraphs."""
+    known = node.domain == CONTRIBUTED or has_schema(node, opset_of(opsets, node.domain))
+    return known and all(is_runnable(n, opsets) for g in subgraphs(node) for n in g.node)
 
 
 def _all_nodes(nodes: Any) -> Iterator[Any]:
