@@ -160,6 +160,19 @@ def test_a_loop_runs_as_one_piece(tmp_path):
     check_equal(path, model, x=models.random(4, 4))
 
 
+def test_a_loop_without_a_limit_counts_once(tmp_path):
+    text = (
+        "loop (float[4, 4] x, bool begin) => (float[4, 4] y) {"
+        " y = Loop (most, begin, x) <body = step (int64 i, bool go, float[4, 4] state)"
+        "   => (bool on, float[4, 4] new) { on = Not(go)  new = MatMul(state, w) }> }"
+    )
+    most = np.array((1 << 63) - 1)
+    path = models.save(models.make(text, {"w": (4, 4)}, most=most), tmp_path / "while.onnx")
+    model = dp.from_onnx(path)
+    assert model.graph.flops.sum() == 2 * 4 * 4 * 4
+    check_equal(path, model, x=models.random(4, 4), begin=np.array(True))
+
+
 def test_what_a_loop_makes_is_guessed_to_be_like_its_state(tmp_path):
     text = (
         "loop (float[n, 4] x) => (float[n, 4] y) { z = Loop (count, , x) <body = step"
@@ -272,6 +285,17 @@ def test_flops_of_attention_and_of_a_recurrent_layer(tmp_path):
     model = dp.from_onnx(path)
     assert model.graph.flops.sum() == 2 * 7 * 2 * 16 * (3 + 4)
     check_equal(path, model, x=models.random(7, 2, 3))
+
+
+def test_bytes_that_are_touched_and_that_are_there_for_a_while(tmp_path):
+    text = (
+        "bytes (float[8, 4] x) => (float[2, 16] y) { a = Exp(x)  b = Reshape(a, shape)"
+        " c = Neg(b)  y = Add(b, c) }"
+    )
+    path = models.save(models.make(text, {}, shape=np.array([2, 16])), tmp_path / "bytes.onnx")
+    graph = dp.from_onnx(path).graph
+    assert graph.touched_bytes.sum() == 7 * 128  # two each for Exp and Neg, three for Add
+    assert graph.temporary_bytes.max() == 2 * 128  # what the view is of, and what Neg makes
 
 
 def test_symbolic_dimensions_need_values(tmp_path):

@@ -11,6 +11,9 @@ from doppler.frontends.onnx.tensor_types import TensorType, tensor_type
 if TYPE_CHECKING:
     from doppler.frontends.onnx.folding import Walked
 
+_PAST = {"Attention": 4, "MultiHeadAttention": 6, "GroupQueryAttention": 3}  # input: earlier keys
+_MOST_TRIPS = 1_000_000  # a larger number of a loop stands for no limit
+
 TypeOf = Callable[[str], TensorType | None]
 Types = Sequence[TensorType | None]
 
@@ -48,11 +51,13 @@ def _conv_transpose(inputs: Types, _: Types, __: Any) -> float:
     return 2.0 * _size(inputs[0]) * prod(_shape(inputs[1])[1:])
 
 
-def _attention(inputs: Types, outputs: Types, _: Any) -> float:
+def _attention(inputs: Types, outputs: Types, node: Any) -> float:
     """Of Q, K, V and a past: scores and their product with V, as if nothing were masked."""
-    keys = _shape(inputs[1])[-2] if inputs[1] is not None else _shape(inputs[0])[-2]
-    past = next((_shape(x)[-2] for x in inputs[4:] if x is not None and len(x.shape) == 4), 0)
-    return 2.0 * (keys + past) * (_size(inputs[0]) + _size(outputs[0]))
+    keys = _shape(inputs[1] if inputs[1] is not None else inputs[0])[-2]
+    past = _PAST[node.op_type]
+    if len(inputs) > past and inputs[past] is not None:
+        keys += _shape(inputs[past])[-2]
+    return 2.0 * keys * (_size(inputs[0]) + _size(outputs[0]))
 
 
 def _packed_attention(inputs: Types, outputs: Types, _: Any) -> float:
@@ -132,11 +137,18 @@ class OnnxCosts:
 
     def temporary_bytes(self, nodes: Sequence[Any], outputs: Sequence[str]) -> float:
         """The most bytes of tensors that are neither read from outside nor returned, at a time."""
-        last = {name: i for i, node in enumerate(nodes) for name in (*node.output, *reads_of(node))}
+        root: dict[str, str] = {}  # a view lives in the memory of its operand
+        last: dict[str, int] = {}
+        for i, node in enumerate(nodes):
+            if is_view(node):
+                root[node.output[0]] = root.get(node.input[0], node.input[0])
+            for name in (*node.output, *reads_of(node)):
+                last[root.get(name, name)] = i
+        kept = {root.get(name, name) for name in outputs}
         sizes, ends = [], []
         for i, node in enumerate(nodes):
-            inner = [n for n in node.output if n and n not in outputs]
-            sizes.append(0.0 if is_view(node) else float(sum(map(self._bytes, inner))))
+            inner = [n for n in node.output if n and n not in kept and n not in root]
+            sizes.append(float(sum(map(self._bytes, inner))))
             ends.append(max((last[name] for name in inner), default=i))
         return peak_bytes(sizes, ends)
 
@@ -151,7 +163,8 @@ class OnnxCosts:
     def _trips(self, node: Any) -> int:
         """How often a body runs, where that is known; else once."""
         if node.op_type == "Loop" and node.input[0] in self._walked.constants:
-            return max(int(self._walked.constants[node.input[0]].array().item()), 0)
+            count = int(self._walked.constants[node.input[0]].array().item())
+            return max(count, 0) if count <= _MOST_TRIPS else 1
         if node.op_type == "Scan":
             count = next((each.i for each in node.attribute if each.name == "num_scan_inputs"), 0)
             first = self._walked.tensor(node.input[-count]) if count else None
