@@ -39,6 +39,13 @@ def test_a_model_is_recognised_by_its_content(dop: Dop, tmp_path: Path) -> None:
     assert (provenance["format"], provenance["file"]) == ("onnx", "model.bin")
 
 
+def test_other_commands_say_that_a_model_must_be_imported(dop: Dop, tmp_path: Path) -> None:
+    models.save(models.split(), tmp_path / "model.onnx")
+    result = dop("place", "model.onnx", "-t", "cpu2", "-p", "single")
+    assert result.code == 2
+    assert "dop import" in result.err
+
+
 def test_sizes_are_checked(dop: Dop, tmp_path: Path) -> None:
     models.save(models.make(*models.CONVOLUTIONS), tmp_path / "net.onnx")
     cases = [["batch"], ["batch=x"], ["=2"], ["batch=0"], ["batch=2", "batch=3"], ["depth=2"]]
