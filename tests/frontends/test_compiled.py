@@ -53,6 +53,20 @@ def test_a_plan_explains_itself_and_can_be_traced(compiled):
     assert int((~fast.trace().is_transfer).sum()) == len(plan.graph.assigned)
 
 
+def test_a_plan_tells_of_each_piece_and_has_a_report(compiled, tmp_path):
+    module, args, _ = make_example("mlp")
+    fast = compiled(module, args)
+    lines = fast.explain(pieces=True).splitlines()
+    assert sum("; otherwise " in line for line in lines) == len(fast.plan.graph.assigned)
+    fast(*args)
+    fast.report(tmp_path / "x.html")
+    page = (tmp_path / "x.html").read_text()
+    assert "doppler-report" in page
+    same = compiled(module, args, force=False)
+    with pytest.raises(EngineError, match="no plan to report on: a plan would save"):
+        same.report(tmp_path / "y.html")
+
+
 def test_other_shapes_are_compiled_when_they_come(compiled):
     module = nn.Linear(4, 4).eval()
     fast = compiled(module, (torch.ones(2, 4),), config=dp.CompileConfig(
@@ -120,6 +134,64 @@ def test_weights_that_change_are_seen(compiled):
     with torch.no_grad():
         module.weight.mul_(2)
         assert torch.equal(fast(x), module(x))
+
+
+class Folded(nn.Module):
+    """A product with weights that is computed ahead."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 4))
+
+    def forward(self, x):
+        return x @ (self.weight * 2)
+
+
+def test_what_was_computed_ahead_is_computed_again(compiled):
+    module, x = Folded().eval(), torch.ones(2, 4)
+    fast = compiled(module, (x,))
+    with torch.no_grad():
+        assert torch.equal(fast(x), module(x))
+        module.weight.add_(1)
+        assert torch.equal(fast(x), module(x))
+    assert fast.plan is not None
+
+
+def test_other_parameters_parts_and_dtypes_are_compiled_again(compiled):
+    module, x = nn.Sequential(nn.Linear(4, 4), nn.Dropout()).eval(), torch.ones(2, 4)
+    fast = compiled(module, (x,))
+    with torch.no_grad():
+        module[0].weight = nn.Parameter(torch.zeros(4, 4))
+        assert torch.equal(fast(x), module(x))
+        module[0] = nn.Linear(4, 3).eval()
+        assert torch.equal(fast(x), module(x))
+        module.double()
+        assert torch.equal(fast(x.double()), module(x.double()))
+        assert fast.plan is not None
+        module[0].weight.data = torch.ones(3, 4, dtype=torch.float64)  # no version counts that
+        assert torch.equal(fast(x.double()), module(x.double()))
+        module[1].train()
+        fast(x.double())
+        assert "random" in fast.explain()
+
+
+def test_a_module_that_changes_too_often_runs_as_it_is(compiled):
+    module, x = nn.Linear(4, 4).eval(), torch.ones(2, 4)
+    config = dp.CompileConfig(placer="heft", budget_s=None, max_shapes=1)
+    fast = compiled(module, (x,), config=config)
+    with torch.no_grad():
+        for _ in range(2):
+            module.weight = nn.Parameter(torch.randn(4, 4))
+            assert torch.equal(fast(x), module(x))
+    assert "changed 1 times" in fast.explain()
+
+
+def test_under_autocast_the_module_runs(compiled):
+    module, x = nn.Linear(4, 4).eval(), torch.ones(2, 4)
+    fast = compiled(module, (x,))
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        assert fast(x).dtype == torch.bfloat16
+    assert "autocast" in fast.explain()
 
 
 def test_a_cache_in_buffers_advances_as_the_modules(compiled):

@@ -33,6 +33,7 @@ class Folded:
     constants: Mapping[Node, Any]  # numbers that were computed ahead
     results: tuple[Node | Any, ...]  # a live node or the user's tensor, else what is returned
     mutations: Mapping[Node, Node]  # new values of buffers, by the nodes of these
+    sources: tuple[torch.Tensor, ...]  # what stays and was computed with
 
 
 def fold(program: ExportedProgram) -> Folded:
@@ -72,6 +73,7 @@ def fold(program: ExportedProgram) -> Folded:
             for each in results
         ),
         mutations=mutations,
+        sources=tuple(ahead.sources.values()),
     )
 
 
@@ -95,6 +97,8 @@ class _Ahead:
 
     def __init__(self, values: Mapping[Node, torch.Tensor]) -> None:
         self._values: dict[Node, Any] = dict(values)
+        self._given = values
+        self.sources: dict[Node, torch.Tensor] = {}  # of these, what was computed with
 
     def value(self, node: Node) -> Any:
         """The value of a node; on the meta device, where that of an operand is there."""
@@ -113,6 +117,7 @@ class _Ahead:
         if node.op != "call_function":
             raise ModelError(f"the model reads `{node.name}`, which has no value")
         operands = [self._values[n] for n in node.all_input_nodes]
+        self.sources |= {n: self._given[n] for n in node.all_input_nodes if n in self._given}
         if any(_is_meta(x) for x in operands):
             return torch.utils._pytree.tree_map(_like, node.meta["val"])
         args, kwargs = torch.fx.node.map_arg(

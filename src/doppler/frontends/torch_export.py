@@ -134,6 +134,7 @@ class _Importer:
             in_spec=spec.in_spec,
             out_spec=spec.out_spec,
             mutated=tuple(folded.names[buffer] for buffer in folded.mutations),
+            sources=folded.sources,
         )
 
     def _pieces(self, results: set[Node]) -> list[tuple[list[Node], list[Node]]]:
