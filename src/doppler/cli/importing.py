@@ -8,7 +8,8 @@ import typer
 
 from doppler.cli.options import AsJson, Force, GraphOutput, Imports
 from doppler.cli.output import print_json, stdout, take_stdout
-from doppler.errors import MissingExtraError
+from doppler.errors import ConfigError, MissingExtraError, UnknownNameError
+from doppler.frontends.models import DESCRIPTIONS, PREFIX
 
 if TYPE_CHECKING:
     from doppler.graph import Graph
@@ -19,7 +20,13 @@ _ARCHIVES = (b"PK\3\4", b"PK\5\6", b"\x80\2", b"\x80\3", b"\x80\4", b"\x80\5")  
 
 
 def import_graph(
-    file: Annotated[Path, typer.Argument(help="The file to read; - for the standard input.")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE|gallery:NAME",
+            help="The file to read; - for the standard input; or a model from `dop list models`.",
+        ),
+    ],
     output: GraphOutput,
     format_name: Annotated[
         str | None,
@@ -37,13 +44,22 @@ def import_graph(
             "operation, or at most N pieces.",
         ),
     ] = "pieces",
+    full_size: Annotated[
+        bool,
+        typer.Option(
+            "--full-size",
+            help="Of a model of the gallery: the size of the published model, without values: to "
+            "be placed and simulated, not run.",
+        ),
+    ] = False,
     imports: Imports = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Read a graph in any known format, or a PyTorch model (.pt2), and write it as a graph file.
 
-    A model is what torch.export.save writes. The graph refers to its file for the weights.
+    A model is what torch.export.save writes. The graph refers to its file for the weights. One of
+    the gallery is small, and its graph runs with random weights.
 
     Example: dop import chainmm.txt -o chainmm.json
     """
@@ -53,7 +69,12 @@ def import_graph(
 
     take_stdout(output, as_json=as_json)
     check_output(output, kind=FORMAT, inputs=(file,), force=force)
-    graph = _read(file, output, format_name, coarsen, imports or ())
+    if str(file).startswith(PREFIX):
+        graph = _build(str(file).removeprefix(PREFIX), coarsen, full_size=full_size)
+    elif full_size:
+        raise ConfigError("--full-size is for models of the gallery", hint="dop list models")
+    else:
+        graph = _read(file, output, format_name, coarsen, imports or ())
     write_graph(graph, output, force=force)
     _summarize(graph, output, as_json=as_json)
 
@@ -71,9 +92,26 @@ def _read(
     except ImportError:
         raise MissingExtraError("torch", "a PyTorch model", extra="torch") from None
     import_modules(imports)
-    grain = int(coarsen) if coarsen.isdecimal() else coarsen
     folder = "" if str(output) == STANDARD_STREAM else output.parent
-    return read_model(file, coarsen=grain, folder=folder).graph
+    return read_model(file, coarsen=_grain(coarsen), folder=folder).graph
+
+
+def _build(name: str, coarsen: str, *, full_size: bool) -> "Graph":
+    """The graph of a model of the gallery."""
+    if name not in DESCRIPTIONS:
+        raise UnknownNameError("model", name, tuple(DESCRIPTIONS))
+    try:
+        from doppler.frontends.full_size import make_full_example
+        from doppler.frontends.gallery import make_example
+        from doppler.frontends.torch_export import from_torch
+    except ImportError:
+        raise MissingExtraError("torch", "a PyTorch model", extra="torch") from None
+    module, args, kwargs = make_full_example(name) if full_size else make_example(name)
+    return from_torch(module, args, kwargs, coarsen=_grain(coarsen), name=name).graph
+
+
+def _grain(coarsen: str) -> str | int:
+    return int(coarsen) if coarsen.isdecimal() else coarsen
 
 
 def _summarize(graph: "Graph", output: Path, *, as_json: bool) -> None:

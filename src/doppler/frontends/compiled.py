@@ -14,6 +14,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten
 from doppler.assignment import Assignment
 from doppler.engine.engine import Engine, EngineConfig
 from doppler.errors import ConfigError, DopplerError, EngineError, ModelError, WrongTypeError
+from doppler.frontends.device_map import DeviceMap, device_map
 from doppler.frontends.explaining import explanation, write_plan_report
 from doppler.frontends.guards import ModuleGuard, ValuesGuard, arguments_guard
 from doppler.frontends.torch_export import PIECES, check_coarsening, from_torch
@@ -72,6 +73,10 @@ class CompiledPlan:
     def gain(self) -> float:
         """The part of the time on a single device that is saved."""
         return 1 - self.predicted_s / self.single_s if self.single_s else 0.0
+
+    def device_map(self) -> DeviceMap:
+        """The devices of the module's parts, as `accelerate` and `transformers` take them."""
+        return device_map(self.graph, self.assignment, self.topology)
 
 
 class _Ready:

@@ -30,6 +30,7 @@ class Folded:
     arguments: tuple[Node | Any, ...]  # a node for each tensor of the user, else the constant
     weights: Mapping[Node, torch.Tensor]  # what stays, by node; of those that are read
     names: Mapping[Node, str]  # of weights: where in the module they are
+    state: Mapping[Node, str]  # of parameters and buffers that are saved: their names
     constants: Mapping[Node, Any]  # numbers that were computed ahead
     results: tuple[Node | Any, ...]  # a live node or the user's tensor, else what is returned
     mutations: Mapping[Node, Node]  # new values of buffers, by the nodes of these
@@ -67,6 +68,7 @@ def fold(program: ExportedProgram) -> Folded:
         arguments=arguments,
         weights=weights,
         names=_unique_names(weights, names, arguments),
+        state={node: name for node, name in names.items() if name in program.state_dict},
         constants={n: value for n, value in constants.items() if n not in weights},
         results=tuple(
             ahead.value(each) if isinstance(each, Node) and each not in live else each

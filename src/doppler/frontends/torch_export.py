@@ -14,6 +14,7 @@ from doppler.engine.pieces import PIECE
 from doppler.errors import ConfigError, ModelError
 from doppler.frontends.calls import CallWriter, PieceCalls
 from doppler.frontends.coarsen import Groups
+from doppler.frontends.device_map import STATE, UNREAD
 from doppler.frontends.fold import Folded, fold, owner
 from doppler.frontends.node_costs import NodeCosts, temporary_bytes
 from doppler.frontends.nodes import (
@@ -29,6 +30,7 @@ from doppler.frontends.torch_model import Named, TorchModel
 from doppler.graph.builder import GraphBuilder
 from doppler.graph.graph import Kernel
 from doppler.graph.ops import InputKind, OpKind
+from doppler.plan import MODULES
 
 PIECES, NONE = "pieces", "none"  # ways to coarsen
 _PRODUCTS = frozenset({"linear", "matmul", "mm", "addmm", "bmm", "baddbmm", "addbmm", "einsum"})
@@ -112,6 +114,7 @@ class _Importer:
         self._weights: dict[str, torch.Tensor] = {}
         self._shared: dict[Any, int] = {}  # tensors by memory: tied weights are one input
         self._taken: set[str] = set()  # names of vertices
+        self._read: set[str] = set()  # what is read of the module's state
 
     def model(self) -> TorchModel:
         """The graph and what belongs to it."""
@@ -123,6 +126,12 @@ class _Importer:
             if isinstance(node, Node):  # what nobody reads is an input nonetheless
                 self._input(node)
         given = {n for n in folded.arguments if isinstance(n, Node)}
+        unread = [name for name in self._program.state_dict if name not in self._read]
+        if unread:
+            self._builder.provenance = {
+                **(self._builder.provenance or {}),
+                UNREAD: "\n".join(unread),
+            }
         return TorchModel(
             graph=self._builder.build(),
             weights=self._weights,
@@ -176,6 +185,8 @@ class _Importer:
         made = [tensors_of(value)[0] for value in piece.outputs]
         attributes: dict[str, Any] = {"calls": piece.calls, "returns": piece.returns}
         attributes["results"] = [results.get(value) for value in piece.outputs]
+        paths = dict.fromkeys(map(_module_of, (nodes[head], *nodes)))
+        attributes[MODULES] = list(paths)
         shapes, dtypes = tuple(map(shape_of, made)), tuple(map(dtype_name, made))
         name = self._vertex_name(nodes[head])
         vertex = self._builder.vertex(
@@ -203,8 +214,11 @@ class _Importer:
             name = self._folded.names.get(value, value.name)
             like = tensors_of(value)[0] if weight is None else weight
             shape, dtype = shape_of(like), dtype_name(like)
-            block = {"block": [[0, size] for size in shape]}
-            kernel = Kernel("input", (), (shape,), (dtype,), block)
+            attributes: dict[str, Any] = {"block": [[0, size] for size in shape]}
+            if (state := self._folded.state.get(value)) is not None:
+                attributes[STATE] = state
+                self._read.add(state)
+            kernel = Kernel("input", (), (shape,), (dtype,), attributes)
             self._taken.add(name)
             kind = InputKind.STREAMED if weight is None else InputKind.RESIDENT
             options: Any = {"meta_op": name, "dtype": dtype, "input_kind": kind}
@@ -218,8 +232,7 @@ class _Importer:
 
     def _vertex_name(self, node: Node) -> str:
         """Where in the module a node is, or its own name if that is taken."""
-        stack = list(node.meta.get("nn_module_stack", {}).values())
-        path = stack[-1][0] if stack else ""
+        path = _module_of(node)
         name = f"{path}.{node.name}" if path in self._taken or not path else path
         name = name.removeprefix(".")
         while name in self._taken or name in self._folded.names.values():
@@ -238,6 +251,12 @@ class _Importer:
             if isinstance(node, Node) and node not in given:
                 names.setdefault(node, ".".join(map(_word, path)) or "output")
         return names
+
+
+def _module_of(node: Node) -> str:
+    """The path of the innermost module that calls a node; empty for that of all."""
+    stack = list(node.meta.get("nn_module_stack", {}).values())
+    return str(stack[-1][0]) if stack else ""
 
 
 def _word(key: Any) -> str:
