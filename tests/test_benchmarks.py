@@ -227,3 +227,8 @@ def test_models(tmp_path: Path, printed: Printed) -> None:
     assert "ahead of Accelerate's split on 1 of 1 models" in shown
     assert "| does not fit | 2e+03 | 3 | 1e+03 | 2 | 500 | 100.0 % | 2.00 × |" in shown
     assert "| llama, 4 parts | " in shown
+
+
+def test_overhead(printed: Printed) -> None:
+    (shown,) = printed("overhead", ("mlp, 64 wide", "--runs", "1"))
+    assert "| mlp, 64 wide | 8 | " in shown

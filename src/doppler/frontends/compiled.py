@@ -84,7 +84,9 @@ class _Ready:
 
     def __init__(self, model: TorchModel, plan: CompiledPlan, backend: str) -> None:
         self.model, self.plan = model, plan
-        self._engine = Engine(plan.topology, backend, EngineConfig(mode=plan.mode))
+        inline = sum(each.operations > 0 for each in plan.loads) == 1
+        mode = FIXED if inline else plan.mode  # on one device there is nothing to choose
+        self._engine = Engine(plan.topology, backend, EngineConfig(mode=mode, inline=inline))
         self._sources = ValuesGuard(model.sources)
 
     def is_current(self) -> bool:

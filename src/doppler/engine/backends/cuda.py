@@ -152,6 +152,9 @@ class CudaBackend:
         self._own.flights.extend(tasks)
         self._busy[self._own] = None
 
+    def inline(self, plan: Any) -> None:
+        """No thread can."""
+
     def wait(self, timeout_s: float) -> list[int]:
         """The tasks that ended."""
         if done := self._ended():

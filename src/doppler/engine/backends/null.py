@@ -94,6 +94,9 @@ class NullBackend:
         for task in tasks:
             self.start(task)
 
+    def inline(self, plan: Any) -> None:
+        """No thread can."""
+
     def wait(self, timeout_s: float) -> list[int]:
         """The tasks whose time is over."""
         running = self._running
