@@ -1,5 +1,7 @@
 """Compiled modules: the module's own results, by a plan or, where none pays, by the module."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -204,6 +206,31 @@ def test_a_cache_in_buffers_advances_as_the_modules(compiled):
             assert torch.equal(fast(x + step, position), twin(x + step, position))
             fast.trace()
     assert torch.equal(module.keys, twin.keys)
+
+
+def memories(*sizes):
+    """Two CPU devices with that much memory each."""
+    topology = dp.Topology.preset("cpu2")
+    pairs = zip(topology.devices, sizes, strict=True)
+    return replace(topology, devices=tuple(replace(d, memory_bytes=m) for d, m in pairs))
+
+
+def test_a_model_that_no_device_can_hold_is_placed_within_limits_or_refused(compiled, caplog):
+    module = nn.Sequential(*(nn.Linear(64, 64) for _ in range(8))).eval()
+    x, weights = torch.ones(2, 64), 8 * (64 * 64 + 64) * 4
+    config = dp.CompileConfig(budget_s=0.3)
+    fast = compiled(module, (x,), topology=memories(0.7 * weights, 0.7 * weights), config=config)
+    with torch.no_grad():
+        assert torch.equal(fast(x), module(x))
+    assert fast.plan is not None
+    assert all(load.operations and load.peak_bytes <= 0.7 * weights for load in fast.plan.loads)
+    assert "no device has the memory" in fast.explain()
+    refused = compiled(module, (x,), topology=memories(0.3 * weights, 0.3 * weights), config=config)
+    assert refused.plan is None
+    assert "memory" in refused.explain()
+    assert "memory" in caplog.text
+    with torch.no_grad():
+        assert torch.equal(refused(x), module(x))  # as it is, on its own device
 
 
 def test_mistakes():

@@ -185,11 +185,12 @@ class Engine:
         """(D,) bytes of each device's memory that a run takes: tensors, inputs and temporaries.
 
         With a memory plan these are the bytes that it was made for. Without one, tensors have
-        places of their own where memory allows.
+        places of their own where memory allows; what pieces return is gone after its last use, so
+        with them it is a bound.
         """
         if self._problem is None or self._problem.graph is not graph:
             self.load(graph)
-        return frozen(np.array(self._prepare(assignment, seed).arena_bytes, np.int64))
+        return frozen(np.array(self._prepare(assignment, seed).used_bytes, np.int64))
 
     def compute(
         self,

@@ -50,13 +50,19 @@ class Loaded:
                 if not graph.is_input[v]:
                     scratch[v] = self._checked(kernel_of(graph, v))
         # The graph with the bytes that it declares, or more where kernels need more. What is in a
-        # cell takes none of an arena.
-        sizes = np.maximum(graph.tensor_bytes, self.bytes)
+        # cell takes memory of a device, but none of an arena.
         self.sized = replace(
             graph,
-            tensor_bytes=np.where(self.in_cell, 0.0, sizes),
-            temporary_bytes=np.where(is_piece, 0.0, np.maximum(graph.temporary_bytes, scratch)),
+            tensor_bytes=np.maximum(graph.tensor_bytes, self.bytes),
+            temporary_bytes=np.maximum(graph.temporary_bytes, scratch),
         )
+        self.in_arena = self.sized
+        if is_piece.any():
+            self.in_arena = replace(
+                self.sized,
+                tensor_bytes=np.where(self.in_cell, 0.0, self.sized.tensor_bytes),
+                temporary_bytes=np.where(is_piece, 0.0, self.sized.temporary_bytes),
+            )
 
     def _checked(self, kernel: Kernel) -> int:
         """Bytes of a kernel's intermediate tensors, if it can run."""

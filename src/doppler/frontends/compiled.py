@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
@@ -13,7 +14,14 @@ from torch.utils._pytree import TreeSpec, tree_flatten
 
 from doppler.assignment import Assignment
 from doppler.engine.engine import Engine, EngineConfig
-from doppler.errors import ConfigError, DopplerError, EngineError, ModelError, WrongTypeError
+from doppler.errors import (
+    ConfigError,
+    DopplerError,
+    EngineError,
+    ModelError,
+    OutOfMemoryError,
+    WrongTypeError,
+)
 from doppler.frontends.device_map import DeviceMap, device_map
 from doppler.frontends.explaining import explanation, write_plan_report
 from doppler.frontends.guards import ModuleGuard, ValuesGuard, arguments_guard
@@ -330,19 +338,32 @@ def make_compiled(
 def make_plan(graph: Graph, topology: Topology, config: CompileConfig) -> CompiledPlan:
     """The best of what the placer finds and of all vertices on one device, as predicted."""
     problem = Problem(graph, topology)
-    found = _predictions(problem, place(graph, topology, config.placer, budget_s=config.budget_s))
+    placed = place(graph, topology, config.placer, budget_s=config.budget_s)
+    # What pieces return has no place from which a memory plan could move it to the host.
+    found = _predictions(problem, placed) if placed.memory is None else []
     single_s = float("inf")
     for d in range(topology.num_devices):
-        try:
-            alone = _predictions(problem, Assignment(devices=np.where(graph.is_input, -1, d)))
-        except DopplerError:  # it has too little memory
-            continue
-        single_s = min(single_s, alone[0].trace.makespan_s)
+        alone = _predictions(problem, Assignment(devices=np.where(graph.is_input, -1, d)))
+        if alone:  # else it has too little memory
+            single_s = min(single_s, alone[0].trace.makespan_s)
         found += alone
+    if not found:
+        raise _too_large(graph, topology)
     best = min(found, key=lambda each: each.trace.makespan_s)
     loads = tuple(device_loads(graph, topology, best.trace))
     predicted_s = best.trace.makespan_s
     return CompiledPlan(graph, topology, best.assignment, best.mode, predicted_s, single_s, loads)
+
+
+def _too_large(graph: Graph, topology: Topology) -> OutOfMemoryError:
+    weights = float(graph.tensor_bytes[graph.is_resident[graph.tensor_producer]].sum())
+    devices = ", ".join(f"`{d.name}` {d.memory_bytes / 1e9:.3g} GB" for d in topology.devices)
+    return OutOfMemoryError(
+        f"`{graph.name}`, with {weights / 1e9:.3g} GB of weights, fits no assignment that was "
+        f"found on the devices of {topology.name} ({devices}) unless tensors are moved to the host "
+        "and back, which pieces of a model cannot",
+        hint="use devices with more memory, or more of them",
+    )
 
 
 class _Prediction(NamedTuple):
@@ -352,9 +373,10 @@ class _Prediction(NamedTuple):
 
 
 def _predictions(problem: Problem, assignment: Assignment) -> list[_Prediction]:
-    """An assignment in each mode, the faster first."""
+    """An assignment in each mode that has the memory, the faster first."""
     found = []
     for mode in (DYNAMIC, FIXED):
         simulator = Simulator(problem, SimConfig(mode=mode))
-        found.append(_Prediction(assignment, mode, simulator.run(problem.graph, assignment)))
+        with suppress(OutOfMemoryError):
+            found.append(_Prediction(assignment, mode, simulator.run(problem.graph, assignment)))
     return sorted(found, key=lambda each: each.trace.makespan_s)

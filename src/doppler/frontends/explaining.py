@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 
 def explanation(plan: "CompiledPlan", *, pieces: bool) -> str:
     """What runs where, and what each device does; with `pieces`, a line for each of these too."""
+    saved = f"{100 * plan.gain:.0f} % less than {_ms(plan.single_s)} on one device"
+    if not np.isfinite(plan.single_s):
+        saved = "and no device has the memory for all"
     lines = [
         f"{len(plan.graph.assigned)} pieces on {plan.topology.num_devices} devices of "
-        f"{plan.topology.name}, mode {plan.mode}: predicted {_ms(plan.predicted_s)}, "
-        f"{100 * plan.gain:.0f} % less than {_ms(plan.single_s)} on one device"
+        f"{plan.topology.name}, mode {plan.mode}: predicted {_ms(plan.predicted_s)}, {saved}"
     ]
     lines += [
         f"  {each.device}: {each.operations} pieces, computes {_ms(each.exec_s)}, receives "
