@@ -56,22 +56,28 @@ def from_torch(
     >>> dp.from_torch(module, (torch.ones(1, 8),)).graph.kinds
     ('input', 'input', 'input', 'matmul', 'input', 'input', 'matmul')
     """
+    check_coarsening(coarsen)
+    with torch.no_grad():
+        program = exported(module, args, kwargs)
+    return from_program(program, coarsen=coarsen, name=name or type(module).__name__)
+
+
+def exported(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None
+) -> ExportedProgram:
+    """What torch.export makes of a module; a `ModelError` where it cannot."""
     if not isinstance(module, torch.nn.Module):
         raise ModelError(f"`module` is a {type(module).__name__}, not a torch.nn.Module")
     if not isinstance(args, (tuple, list)):
         raise ModelError("`args` must be a tuple of the module's arguments")
-    check_coarsening(coarsen)
-    with _quiet(), torch.no_grad():
+    with quiet():
         try:
-            program = torch.export.export(module, tuple(args), dict(kwargs or {}), strict=False)
-        except ModelError:
-            raise
+            return torch.export.export(module, tuple(args), dict(kwargs or {}), strict=False)
         except Exception as error:  # what a module raises while it is traced may be anything
             raise ModelError(
                 f"torch.export cannot trace the module: {type(error).__name__}: {_first(error)}",
                 hint="branches on values of tensors need torch.cond; see torch.export's guide",
             ) from error
-    return from_program(program, coarsen=coarsen, name=name or type(module).__name__)
 
 
 def from_program(
@@ -83,7 +89,7 @@ def from_program(
 ) -> TorchModel:
     """An exported program as a graph."""
     check_coarsening(coarsen)
-    with _quiet(), torch.no_grad():
+    with quiet(), torch.no_grad():
         try:
             functional = program.run_decompositions({})
         except Exception as error:  # as above
@@ -144,6 +150,10 @@ class _Importer:
             out_spec=spec.out_spec,
             mutated=tuple(folded.names[buffer] for buffer in folded.mutations),
             sources=folded.sources,
+            gradients={
+                name: Named(results[node]) if isinstance(node, Node) else node
+                for name, node in folded.gradients.items()
+            },
         )
 
     def _pieces(self, results: set[Node]) -> list[tuple[list[Node], list[Node]]]:
@@ -250,6 +260,9 @@ class _Importer:
         for path, node in zip(paths, found, strict=True):
             if isinstance(node, Node) and node not in given:
                 names.setdefault(node, ".".join(map(_word, path)) or "output")
+        for parameter, node in self._folded.gradients.items():
+            if isinstance(node, Node):
+                names.setdefault(node, f"gradient.{parameter}")
         return names
 
 
@@ -288,7 +301,7 @@ def _first(error: BaseException) -> str:
 
 
 @contextmanager
-def _quiet() -> Any:
+def quiet() -> Any:
     """Without torch's warnings about what it is asked to do here."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

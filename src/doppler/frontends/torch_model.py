@@ -46,6 +46,7 @@ class TorchModel:
     out_spec: TreeSpec = field(repr=False)
     mutated: tuple[str, ...] = ()  # weights that a run changes
     sources: tuple[torch.Tensor, ...] = ()  # of the module: with other values, import it again
+    gradients: Mapping[str, Named | Any] = field(default_factory=dict)  # of a joint graph, by name
 
     def __repr__(self) -> str:
         return f"<TorchModel: {self.graph!r}, {len(self.weights)} weights>"
