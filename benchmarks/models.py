@@ -255,7 +255,7 @@ def full_cells(job: str, row: Result) -> list[str]:
 
 
 def ms(seconds: float) -> str:
-    return f"{1e3 * seconds:.3g}"
+    return f"{1e3 * seconds:,.0f}" if seconds >= 0.1 else f"{1e3 * seconds:.3g}"
 
 
 def large() -> None:

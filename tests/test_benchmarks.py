@@ -225,7 +225,7 @@ def test_models(tmp_path: Path, printed: Printed) -> None:
     full.write_text("".join(json.dumps(line) + "\n" for line in lines))
     (shown,) = printed("models", ("show", str(full)))
     assert "ahead of Accelerate's split on 1 of 1 models" in shown
-    assert "| does not fit | 2e+03 | 3 | 1e+03 | 2 | 500 | 100.0 % | 2.00 × |" in shown
+    assert "| does not fit | 2,000 | 3 | 1,000 | 2 | 500 | 100.0 % | 2.00 × |" in shown
     assert "| llama, 4 parts | " in shown
 
 
