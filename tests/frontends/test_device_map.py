@@ -1,5 +1,7 @@
 """Maps of modules: whole modules, all weights, as accelerate reads them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -79,6 +81,14 @@ def test_tied_weights_split_nothing():
     assert found.split == ()
 
 
+def test_very_deep_paths():
+    graph = dp.from_torch(nn.Linear(4, 4), (torch.ones(2, 4),)).graph
+    deep = {"modules": [".".join("a" * 9999)]}
+    kernels = [k if i else replace(k, attributes={**k.attributes, **deep})
+               for k, i in zip(graph.kernels, graph.is_input, strict=True)]  # fmt: skip
+    assert mapped(replace(graph, kernels=tuple(kernels)), lambda _: 1).devices == {"": 1}
+
+
 def test_accelerate_loads_the_map():
     accelerate = pytest.importorskip("accelerate")
     from accelerate.utils.modeling import check_device_map
@@ -96,8 +106,6 @@ def test_accelerate_loads_the_map():
 
 
 def test_places_are_gpus_by_address():
-    from dataclasses import replace
-
     topology = dp.Topology.preset("p100x4")
     addresses = ("cuda:2", "cuda:0/1of4", "cpu:0", "")
     devices = [replace(d, address=a) for d, a in zip(topology.devices, addresses, strict=True)]

@@ -108,6 +108,28 @@ def test_gradients_and_shared_memory_are_left_to_the_graph(parts):
     assert "share memory" in next(iter(made[-1]._found.values()))
 
 
+def test_branches_on_values_and_random_numbers(parts):
+    backend, made = parts
+
+    @torch.compile(backend=backend, options=OPTIONS)
+    def branch(x):
+        y = x * 2
+        return y + 1 if y.sum() > 0 else y - 1
+
+    @torch.compile(backend=backend, options=OPTIONS)
+    def drop(x):
+        return nn.functional.dropout(x @ x, 0.5, training=True)
+
+    x = torch.ones(8, 8)
+    with torch.no_grad():
+        for _ in range(2):
+            assert torch.equal(branch(x), 2 * x + 1)
+            assert torch.equal(branch(-x), -2 * x - 1)
+        found = [drop(x) for _ in range(4)]
+    assert not all(torch.equal(found[0], each) for each in found[1:])
+    assert "random numbers" in next(iter(made[-1]._found.values()))
+
+
 def test_what_would_not_pay_runs_as_it_was_found(parts):
     backend, made = parts
     module, x = nn.Linear(4, 4).eval(), torch.ones(2, 4)

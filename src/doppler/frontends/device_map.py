@@ -55,7 +55,7 @@ def device_map(graph: Graph, assignment: Assignment, topology: Topology) -> Devi
             hint="import a PyTorch model: dp.from_torch, or dop import model.pt2",
         )
     tree = _Tree(modules, weights)
-    tree.visit("", places_of(topology)[0])
+    tree.visit(places_of(topology)[0])
     return DeviceMap(tree.devices, tuple(tree.split))
 
 
@@ -152,23 +152,23 @@ class _Tree:
             self._children.setdefault(_parent(path), {})[path] = None
             path = _parent(path)
 
-    def visit(self, path: str, inherited: Place) -> None:
-        """Give a module a device, or its parts, if they have several."""
-        total = self._total[path]
-        most = max(total, key=total.__getitem__, default=inherited)
-        if len(total) < 2:
-            self.devices[path] = most
-            return
-        if path not in self._children:
-            if path in self._own:  # one without weights runs wherever its arguments are
+    def visit(self, first: Place) -> None:
+        """Give each module a device, or its parts, if they have several; `first` by default."""
+        pending = [("", first)]
+        while pending:
+            path, inherited = pending.pop()
+            total = self._total[path]
+            most = max(total, key=total.__getitem__, default=inherited)
+            if len(total) < 2:
+                self.devices[path] = most
+            elif path in self._children:
+                pending += [(child, most) for child in reversed(self._children[path])]
+                for name in self._own.get(path, ()):
+                    work = self._weights[name]
+                    self.devices[name] = max(work, key=work.__getitem__, default=most)
+            elif path in self._own:  # one without weights runs wherever its arguments are
                 self.devices[path] = most
                 self.split.append(path)
-            return
-        for child in self._children[path]:
-            self.visit(child, most)
-        for name in self._own.get(path, ()):
-            work = self._weights[name]
-            self.devices[name] = max(work, key=work.__getitem__, default=most)
 
 
 def _parent(path: str) -> str:
