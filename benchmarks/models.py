@@ -34,8 +34,8 @@ from torch.utils._pytree import tree_leaves
 import doppler as dp
 from doppler.assignment import Assignment
 from doppler.errors import DopplerError, MissingExtraError, OutOfMemoryError
-from doppler.frontends.full_size import make_full_example
 from doppler.frontends.gallery import MODELS, TRANSFORMERS, make_example
+from doppler.frontends.models.full_size import make_full_example
 from doppler.frontends.torch_export import from_torch
 from doppler.graph.graph import Graph
 from doppler.graph.signatures import signatures

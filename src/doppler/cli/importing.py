@@ -9,7 +9,7 @@ import typer
 from doppler.cli.options import AsJson, Force, GraphOutput, Imports
 from doppler.cli.output import print_json, stdout, take_stdout
 from doppler.errors import ConfigError, MissingExtraError, UnknownNameError
-from doppler.frontends.models import DESCRIPTIONS, PREFIX
+from doppler.frontends.models.names import DESCRIPTIONS, PREFIX
 
 if TYPE_CHECKING:
     from doppler.graph import Graph
@@ -101,8 +101,8 @@ def _build(name: str, coarsen: str, *, full_size: bool) -> "Graph":
     if name not in DESCRIPTIONS:
         raise UnknownNameError("model", name, tuple(DESCRIPTIONS))
     try:
-        from doppler.frontends.full_size import make_full_example
         from doppler.frontends.gallery import make_example
+        from doppler.frontends.models.full_size import make_full_example
         from doppler.frontends.torch_export import from_torch
     except ImportError:
         raise MissingExtraError("torch", "a PyTorch model", extra="torch") from None

@@ -76,7 +76,7 @@ def _strategies() -> list[tuple[str, str]]:
 
 
 def _models() -> list[tuple[str, str]]:
-    from doppler.frontends.models import DESCRIPTIONS
+    from doppler.frontends.models.names import DESCRIPTIONS
 
     return list(DESCRIPTIONS.items())
 

@@ -22,9 +22,9 @@ from doppler.errors import (
     OutOfMemoryError,
     WrongTypeError,
 )
+from doppler.frontends.compilation.explaining import explanation, write_plan_report
+from doppler.frontends.compilation.guards import ModuleGuard, ValuesGuard, arguments_guard
 from doppler.frontends.device_map import DeviceMap, device_map
-from doppler.frontends.explaining import explanation, write_plan_report
-from doppler.frontends.guards import ModuleGuard, ValuesGuard, arguments_guard
 from doppler.frontends.torch_export import PIECES, check_coarsening, from_torch
 from doppler.frontends.torch_model import TorchModel
 from doppler.graph.graph import Graph

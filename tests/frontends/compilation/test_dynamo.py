@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from doppler.errors import ConfigError
-from doppler.frontends import dynamo
+from doppler.frontends.compilation import dynamo
 from doppler.frontends.compiled import CompiledModule
 
 OPTIONS = {"topology": "cpu2", "placer": "heft", "budget_s": None, "force": True}
@@ -153,7 +153,7 @@ def test_only_so_many_sizes_are_compiled(parts):
 
 
 def test_the_entry_point_and_its_options():
-    path = Path(__file__).parents[2] / "pyproject.toml"
+    path = Path(__file__).parents[3] / "pyproject.toml"
     project = tomllib.loads(path.read_text("utf-8"))["project"]
     module, _, name = project["entry-points"]["torch_dynamo_backends"]["doppler"].partition(":")
     assert getattr(import_module(module), name) is dynamo.backend

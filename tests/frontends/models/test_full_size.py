@@ -5,9 +5,9 @@ import torch
 
 import doppler as dp
 from doppler.errors import MissingExtraError, UnknownNameError
-from doppler.frontends.full_size import make_full_example
 from doppler.frontends.gallery import MODELS, TRANSFORMERS, make_example
-from doppler.frontends.models import DESCRIPTIONS
+from doppler.frontends.models.full_size import make_full_example
+from doppler.frontends.models.names import DESCRIPTIONS
 
 
 def test_every_model_is_listed():
