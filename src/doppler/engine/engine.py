@@ -269,7 +269,7 @@ class Engine:
             "timeout_s": config.timeout_s,
             "is_cancelled": self._cancelled.is_set,
         }
-        if inline and (by_hand := self.backend.inline(prepared.plan)):
+        if inline and (by_hand := self.backend.inline(prepared.commands)):
             return prepared, InlineLoop(prepared, self.topology, self.backend, by_hand, **limits)
         if config.mode == FIXED:
             limits |= {"depth": config.depth, "capture": config.capture}

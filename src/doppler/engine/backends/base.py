@@ -112,7 +112,7 @@ class Backend(Protocol):
         """Start all tasks of an untimed run in a fixed order, at once where that can be."""
         ...
 
-    def inline(self, plan: Plan) -> Inline | None:
+    def inline(self, commands: Commands) -> Inline | None:
         """How the calling thread can run all tasks itself; None where it cannot."""
         ...
 
@@ -179,6 +179,14 @@ class Backend(Protocol):
     def close(self) -> None:
         """Give back threads, streams and memory. Closing twice is harmless."""
         ...
+
+
+class NeverInline:
+    """A backend whose tasks no thread of the caller can run."""
+
+    def inline(self, commands: Commands) -> Inline | None:
+        """Not at all."""
+        return None
 
 
 class Arenas:

@@ -118,12 +118,12 @@ class CpuBackend:
         for task in tasks:
             self.start(task)
 
-    def inline(self, plan: _Plan) -> Inline | None:
+    def inline(self, commands: _Commands) -> Inline | None:
         """The launches of all tasks, where one device has them all."""
-        if len(plan.crews) != 1 or plan.crews[0] >= self._num_devices:
+        if len(commands.crews) != 1 or commands.crews[0] >= self._num_devices:
             return None
-        launches = [() if each is None else each[1].launches for each in plan.jobs]
-        return Inline(self._crews[plan.crews[0]].here, launches)
+        launches = [() if each is None else each[1].launches for each in commands.jobs]
+        return Inline(self._crews[commands.crews[0]].here, launches)
 
     def wait(self, timeout_s: float) -> list[int]:
         """The tasks that ended since the last call, once there is one."""
