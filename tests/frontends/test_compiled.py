@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import doppler as dp
-from doppler.errors import ConfigError, EngineError, WrongTypeError
+from doppler.errors import ConfigError, EngineError, ModelError, WrongTypeError
 from doppler.frontends.gallery import make_example
 
 QUICK = dp.CompileConfig(placer="heft", budget_s=None)
@@ -175,6 +175,26 @@ def test_other_parameters_parts_and_dtypes_are_compiled_again(compiled):
         module[1].train()
         fast(x.double())
         assert "random" in fast.explain()
+
+
+def test_a_module_without_values_has_a_plan_and_cannot_be_called(compiled):
+    with torch.device("meta"):
+        module, x = nn.Linear(4, 4).eval(), torch.ones(2, 4)
+    fast = compiled(module, (x,))
+    assert fast.plan is not None
+    with pytest.raises(ModelError, match="has no values"):
+        fast(x)
+
+
+def test_keywords_may_come_in_any_order(compiled):
+    class Difference(nn.Module):
+        def forward(self, a, b):
+            return a - b
+
+    a, b = torch.ones(2), torch.zeros(2)
+    fast = compiled(Difference().eval(), (), {"b": b, "a": a})
+    assert fast(b=b, a=a).tolist() == fast(a=a, b=b).tolist() == [1, 1]
+    assert fast.plan is not None
 
 
 def test_a_module_that_changes_too_often_runs_as_it_is(compiled):

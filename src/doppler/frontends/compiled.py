@@ -96,6 +96,7 @@ class _Ready:
         mode = FIXED if inline else plan.mode  # on one device there is nothing to choose
         self._engine = Engine(plan.topology, backend, EngineConfig(mode=mode, inline=inline))
         self._sources = ValuesGuard(model.sources)
+        self._has_values = not any(each.is_meta for each in model.weights.values())
 
     def is_current(self) -> bool:
         """Whether what was computed ahead is still what it would be."""
@@ -110,11 +111,10 @@ class _Ready:
     ) -> Any:
         """What the module returns for these arguments, which flatten to those leaves."""
         model, plan = self.model, self.plan
-        if spec == model.in_spec:
-            given_inputs = model.named_inputs(leaves, spec)
-        else:  # keywords in another order
-            given_inputs = model.user_inputs(*args, **kwargs)
-        inputs = {**model.weights, **given_inputs}
+        if spec == model.in_spec and self._has_values:
+            inputs = {**model.weights, **model.named_inputs(leaves, spec)}
+        else:  # keywords in another order, or weights without values, which is an error
+            inputs = model.inputs(*args, **kwargs)
         results = self._engine.compute(plan.graph, plan.assignment, inputs)
         given = next((x.device for x in leaves if isinstance(x, torch.Tensor)), None)
         if given is not None and given.type != "cpu":
