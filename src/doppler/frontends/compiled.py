@@ -22,10 +22,11 @@ from doppler.errors import (
     OutOfMemoryError,
     WrongTypeError,
 )
+from doppler.frontends.coarsen import PIECES, check_coarsening
 from doppler.frontends.compilation.explaining import explanation, write_plan_report
 from doppler.frontends.compilation.guards import ModuleGuard, ValuesGuard, arguments_guard
 from doppler.frontends.device_map import DeviceMap, device_map
-from doppler.frontends.torch_export import PIECES, check_coarsening, from_torch
+from doppler.frontends.torch_export import from_torch
 from doppler.frontends.torch_model import TorchModel
 from doppler.graph.graph import Graph
 from doppler.machine.here import HERE, this_machine

@@ -10,7 +10,8 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from doppler.errors import ModelError
-from doppler.frontends.torch_export import PIECES, exported, from_program, quiet
+from doppler.frontends.coarsen import PIECES
+from doppler.frontends.torch_export import exported, from_program, quiet
 from doppler.frontends.torch_model import Named, TorchModel
 
 
