@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from doppler.programs import Program, ProgramBuilder
     from doppler.report import write_perfetto, write_report
     from doppler.schedule import Schedule
-    from doppler.serving.exploration import OnlineConfig
+    from doppler.serving.config import OnlineConfig
     from doppler.serving.online import OnlinePlacer
     from doppler.sharding import shard
     from doppler.sim import Noise, ReferenceSimulator, SimConfig, Simulator, simulate
@@ -77,7 +77,7 @@ _MODULE_OF = {
     "Link": "doppler.topology",
     "LowerBounds": "doppler.placers",
     "Noise": "doppler.sim",
-    "OnlineConfig": "doppler.serving.exploration",
+    "OnlineConfig": "doppler.serving.config",
     "OnlinePlacer": "doppler.serving.online",
     "OnnxModel": "doppler.frontends.onnx.onnx_model",
     "OpKind": "doppler.graph",

@@ -34,6 +34,7 @@ from doppler.scheduler.choose import (
     check_strategy,
     priorities,
 )
+from doppler.sharding.evaluate import input_blocks
 from doppler.topology.topology import Topology
 from doppler.trace import Trace, build_trace
 
@@ -141,6 +142,11 @@ class Engine:
             self._ready = None
             self._loaded.set_inputs(inputs)
 
+    def check_inputs(self, graph: Graph, inputs: Mapping[str, Any] | None) -> None:
+        """Raise a `DopplerError` where these are no inputs of the graph; nothing is run."""
+        if inputs is not None and self.backend.computes:
+            input_blocks(graph, inputs)
+
     def run(self, graph: Graph, assignment: Assignment, seed: int = 0) -> Trace:
         """Every begin and end of every exec and transfer, measured; inputs are those loaded.
 
@@ -158,10 +164,12 @@ class Engine:
         repeats: int = 1,
         warm_up: int = 0,
         seed: int = 0,
+        deadline_s: float | None = None,
     ) -> Execution:
         """The results for these inputs, or for random ones, and how long they took.
 
-        Runs `warm_up` times unmeasured, then `repeats` times.
+        Runs `warm_up` times unmeasured, then `repeats` times. A `DeadlineError` where one of these
+        runs has not ended after `deadline_s`.
         """
         if repeats < 1 or warm_up < 0:
             raise ConfigError("repeats must be at least 1, and warm_up not negative")
@@ -169,7 +177,8 @@ class Engine:
         self.load(graph, inputs)
         runs = []
         for n in track(range(warm_up + repeats), "running"):
-            run = self._run(graph, assignment, seed, keep=n == warm_up + repeats - 1)
+            keep = n == warm_up + repeats - 1
+            run = self._run(graph, assignment, seed, keep=keep, deadline_s=deadline_s)
             if n >= warm_up:
                 runs.append(run)
         makespans = np.array([trace.makespan_s for trace, _ in runs])
@@ -226,9 +235,15 @@ class Engine:
         return np.array(seconds)
 
     def _run(
-        self, graph: Graph, assignment: Assignment, seed: int, *, keep: bool = False
+        self,
+        graph: Graph,
+        assignment: Assignment,
+        seed: int,
+        *,
+        keep: bool = False,
+        deadline_s: float | None = None,
     ) -> tuple[Trace, dict[str, Any]]:
-        prepared, loop = self._loop(graph, assignment, seed)
+        prepared, loop = self._loop(graph, assignment, seed, deadline_s)
         self._drive(prepared, loop)
         outputs = prepared.results(self.backend) if keep else {}
         trace = build_trace(
@@ -252,7 +267,9 @@ class Engine:
             self.backend.stop()
             raise
 
-    def _loop(self, graph: Graph, assignment: Assignment, seed: int) -> tuple[Prepared, Loop]:
+    def _loop(
+        self, graph: Graph, assignment: Assignment, seed: int, deadline_s: float | None = None
+    ) -> tuple[Prepared, Loop]:
         """A run that is about to begin."""
         if self._problem is None or self._problem.graph is not graph:
             self.load(graph)
@@ -260,6 +277,7 @@ class Engine:
         prepared, config = self._prepare(assignment, seed), self.config
         limits: Any = {
             "timeout_s": config.timeout_s,
+            "deadline_s": deadline_s,
             "is_cancelled": self._cancelled.is_set,
         }
         if config.mode == FIXED:

@@ -111,7 +111,7 @@ class Cusum:
         for more in REESTIMATES:
             count = self.config.learn * more
             ready = np.flatnonzero(new & (self._learned == count))
-            calm = (self._sums < self._threshold / 2).all(axis=0)
+            calm = self._sums.max(axis=0) < self._threshold / 2
             if len(ready := ready[calm[ready]]):
                 self._estimate(ready, self._first[:count, ready])
 

@@ -22,7 +22,7 @@ class Source(NamedTuple):
     size: float  # bytes moved
 
 
-class Sample(NamedTuple):
+class Duration(NamedTuple):
     """A duration, and what it was measured in."""
 
     seconds: float
@@ -39,7 +39,7 @@ class Evidence:
 
     def __init__(self, num_devices: int, num_links: int, config: DriftConfig = DRIFT) -> None:
         self._num_devices, self._width, self._config = num_devices, num_devices + num_links, config
-        self.samples: dict[Source, deque[Sample]] = {}
+        self.samples: dict[Source, deque[Duration]] = {}
         self._levels: dict[Source, tuple[float, int]] = {}  # mean without stalls, and of how many
         self._traces = self._before = 0  # all, and those before the last change
         self._cusum = Cusum(self._width, config, centred=True)
@@ -54,7 +54,7 @@ class Evidence:
                 expected[self._channel(source)] += self._levels[source][0]
         for source, seconds in rows:
             samples = self.samples.setdefault(source, deque(maxlen=KEPT))
-            samples.append(Sample(seconds, assignment, number))
+            samples.append(Duration(seconds, assignment, number))
             self._average(source, seconds)
         known = (took > 0) & (expected > 0)
         ratio = np.where(known, took, np.nan) / np.where(known, expected, 1.0)
