@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from doppler import errors, programs
     from doppler.assignment import Assignment, read_assignment, write_assignment
     from doppler.cost import CostModel, Costs
-    from doppler.engine.engine import Engine, EngineConfig, execute
+    from doppler.engine.config import EngineConfig
+    from doppler.engine.engine import Engine, execute
     from doppler.engine.execution import Execution
     from doppler.errors import DopplerError
     from doppler.executor import Executor
@@ -67,7 +68,7 @@ _MODULE_OF = {
     "DopplerError": "doppler.errors",
     "DopplerPlacer": "doppler.placers.learned.doppler",
     "Engine": "doppler.engine.engine",
-    "EngineConfig": "doppler.engine.engine",
+    "EngineConfig": "doppler.engine.config",
     "Execution": "doppler.engine.execution",
     "Executor": "doppler.executor",
     "Graph": "doppler.graph",

@@ -12,7 +12,8 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 from doppler.assignment import Assignment
-from doppler.engine.engine import Engine, EngineConfig
+from doppler.engine.config import EngineConfig
+from doppler.engine.engine import Engine
 from doppler.errors import ConfigError, DopplerError, EngineError, WrongTypeError
 from doppler.frontends.coarsen import PIECES, check_coarsening
 from doppler.frontends.torch_export import from_torch
