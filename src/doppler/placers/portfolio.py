@@ -146,7 +146,7 @@ class AutoPlacer(Shown):
         instant = _instant(topology) if self.instant is None else self.instant
         clock = InstantClock(end - (1 - INSTANT_SHARE) * seconds - monotonic())
         for name in track(instant, "heuristics"):
-            if not clock.has_time() and portfolio.found_one() and not repeatable:
+            if not clock.has_time(name) and portfolio.found_one() and not repeatable:
                 break
             budget_s = clock.left_s if name in BUDGETED and not repeatable else None
             with clock.timing():
