@@ -31,6 +31,7 @@ class OnlineConfig:
     settle: int = 1  # the first requests of a challenger, which do not count
     probation: int = 64  # requests after a promotion in which the old incumbent may come back
     drop: float = 2.0  # times the incumbent's mean: a challenger that once takes longer has lost
+    hopeless: float = 5.0  # standard deviations above that mean: the same, once it has settled
     grace_s: float = 0.01  # beyond that, before a run is stopped: a stall of the host is no hang
     warm_up: int = 10  # requests before the first challenger
     propose_in_serve: bool = True  # look for challengers in `serve`, or only in `propose()`
@@ -64,4 +65,6 @@ class OnlineConfig:
                 raise ConfigError(f"{name} is {value}, must be at least 1")
         if not self.drop > 1:
             raise ConfigError(f"drop is {self.drop}, must be above 1")
+        if not self.hopeless > 0:
+            raise ConfigError(f"hopeless is {self.hopeless}, must be positive")
         check_race(self.confidence, self.max_runs)

@@ -59,6 +59,7 @@ class Exploration:
             drop=config.drop,
             probation=config.probation,
             forget=config.forget,
+            hopeless=config.hopeless,
         )
         self.incumbent.install(start, [])
         self.faults = Faults(config.half_life)
@@ -113,6 +114,7 @@ class Exploration:
             self.incumbent.fall_back(attempt.devices)
         if self.devices is not incumbent:
             self._remember(incumbent)
+            self.queue.clear()  # they were found from where the old one was
         self._attempts = []
 
     def failed(self, lost_s: float, *, late: bool = False) -> Attempt | None:

@@ -17,6 +17,7 @@ from doppler.base.arrays import IntArray
 from doppler.serving.race import BETTER, Race, probability_not_faster
 
 FAILED, LOST, PROMOTED = "failed", "lost", "promoted"  # what became of a challenger
+LEAST = 0.01  # share of the mean that a standard deviation is taken to be, at least
 PROBATION_LOOKS = (1 / 8, 1 / 4, 1 / 2, 1)  # parts of the probation at which it is looked back
 
 
@@ -39,14 +40,15 @@ class Incumbent:
         drop: float = inf,
         probation: int = 0,
         forget: float = inf,
+        hopeless: float = inf,
     ) -> None:
         """The mean is that of the latest `window` runs.
 
         The first `settle` runs of a challenger do not count, and one that takes `drop` times the
-        incumbent's mean has lost. What it did is known for `forget` runs. A new incumbent is on
-        probation for some runs.
+        incumbent's mean has lost; so has one that later takes `hopeless` standard deviations more
+        than it. What it did is known for `forget` runs. A new incumbent is on probation for some.
         """
-        self.probation, self.forget = probation, forget
+        self.probation, self.forget, self.hopeless = probation, forget, hopeless
         self.confidence, self.max_runs = confidence, max_runs
         self.settle, self.drop = settle, drop
         self.devices: IntArray | None = None  # (V,)
@@ -128,6 +130,9 @@ class Incumbent:
             return
         elif self.unsettled:
             self.unsettled -= 1
+            return
+        elif makespan_s > self.mean_s + self.hopeless * max(self.spread_s, LEAST * self.mean_s):
+            self._end(LOST)
             return
         if self.race is not None:
             self.race.add(makespan_s, challenger=challenger)

@@ -295,6 +295,7 @@ class OnlinePlacer:
                 after_s=incumbent.mean_s,
             )
             self._watch.begin(list(self._watched) if event == "promoted" else [])
+            self._pause, self._next_search = self.config.pause, exploration.requests
         elif attempt.role not in (CHALLENGER, FALLBACK):
             self._look_for_changes(trace, row)
         if incumbent.race is None:
