@@ -35,6 +35,7 @@ MACHINE = dp.Topology.preset("p100x4")
 NOISE = dp.Noise(exec_sigma=0.03, transfer_sigma=0.03)
 BAD, RANDOM, BROKEN, HANGING = 0.02, 0.02, 0.05, 0.05  # requests; runs; assignments, twice
 CHANGE_EVERY, RESTART_EVERY = 1500, 2500  # requests
+EVALUATIONS = 4000  # of search on the machine as it is
 NEAR = 1.1  # times what search finds on the machine as it is
 ERRORS = (EngineError("lost"), MemoryError("full"), ZeroDivisionError("odd"), KeyError("gone"))
 CHANGES = {  # of the place that the incumbent uses most
@@ -74,7 +75,7 @@ class Truth:
     def __init__(self, graph: dp.Graph, topology: dp.Topology) -> None:
         self.topology, self._graph = topology, graph
         self._simulator = dp.Simulator(topology)
-        placer = AnnealingPlacer(SearchConfig(evaluations=4000, chains=1))
+        placer = AnnealingPlacer(SearchConfig(evaluations=EVALUATIONS, chains=1))
         self.best_s = self.seconds(placer.place(Problem(graph, topology), seed=0))
 
     def seconds(self, assignment: dp.Assignment) -> float:
