@@ -10,6 +10,7 @@ from doppler.serving.incumbent import digest
 from doppler.serving.prediction import Predictor
 from doppler.serving.proposer import Proposer
 
+SAME = 1e-6  # share by which makespans that are the same may differ
 MAX_TOLERANCE = 1.0  # however far off the simulator is
 
 
@@ -53,7 +54,10 @@ class Challengers:
         return error is None or error > self._config.far_off
 
     def _promising(self) -> list[IntArray]:
-        """(V,) assignments that are predicted to be about as good as the incumbent, or better."""
+        """(V,) assignments that are predicted to be about as good as the incumbent, or better.
+
+        Those predicted to be exactly as good are mostly the same but for the names of devices.
+        """
         exploration, config, predictor = self._exploration, self._config, self._predictor
         seed = config.seed + self._searches
         raw = predictor.heuristic(self._searches)
@@ -67,8 +71,9 @@ class Challengers:
         rows = np.concatenate(found)
         costs = predictor.costs_s(rows)
         tolerance = max(config.tolerance, min(predictor.error or 0.0, MAX_TOLERANCE))
-        limit_s = predictor.cost_s(exploration.devices) * (1.0 + tolerance)
-        return [rows[i] for i in np.argsort(costs, kind="stable") if costs[i] <= limit_s]
+        now_s = predictor.cost_s(exploration.devices)
+        others = (costs <= now_s * (1.0 + tolerance)) & (np.abs(costs - now_s) > SAME * now_s)
+        return [rows[i] for i in np.argsort(costs, kind="stable") if others[i]]
 
     def _hearings(self) -> list[IntArray]:
         """(V,) assignments of heuristics that were not heard yet, of which the first now are."""

@@ -335,7 +335,7 @@ class OnlinePlacer:
     def _due(self) -> int:
         """The request after which challengers are next searched for."""
         doubts = self._predictor.traces.doubts(self._exploration.requests)
-        if doubts and doubts != self._doubts:
+        if set(doubts) - set(self._doubts):
             self._next_search = min(self._next_search, self._exploration.requests)
         self._doubts = doubts
         return self._next_search

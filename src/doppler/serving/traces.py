@@ -132,14 +132,17 @@ class TraceWindow:
         since = self._since.get(place, -1)
         if not self._is_stale(place, now):
             return at >= since
-        return at < since
+        return at < since and not self._has_fresh_kin(place, now)
 
     def _is_stale(self, place: Place, now: int) -> bool:
         """Whether a place was not seen for long, but others like it were, or it changed before."""
         if place not in self._seen or self._rests(place, now):
             return False
-        seen = (other in self._seen and self._rests(other, now) for other in self._alike[place])
-        return place in self._since or any(seen)
+        return place in self._since or self._has_fresh_kin(place, now)
+
+    def _has_fresh_kin(self, place: Place, now: int) -> bool:
+        """Whether another one like it was seen lately."""
+        return any(other in self._seen and self._rests(other, now) for other in self._alike[place])
 
     def _rests(self, place: Place, now: int) -> bool:
         return now - self._seen[place] <= self._period.get(place, self._stale)
