@@ -41,7 +41,7 @@ class OnlineConfig:
     moves: int = 2000  # of each search on the simulator for challengers
     queue: int = 4  # challengers that wait
     half_life: int = 200  # requests after which half of a failure is forgiven
-    forget: int = 2000  # requests after which one that lost a race may race again
+    forget: int = 500  # requests after which one that lost a race may race again
     stale: int = 100  # requests without a sign of a device that changed: it may be as it was
     drift: DriftConfig = field(default_factory=DriftConfig)  # of the incumbent's own runs
     learn_every: int = 16  # requests of challengers between steps of the policy; 0: no steps

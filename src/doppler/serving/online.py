@@ -315,6 +315,8 @@ class OnlinePlacer:
             if at >= since:
                 predictor.traces.add(exploration.devices, each, at)
         exploration.machine_changed(change.runs)
+        predictor.recalibrate(now)
+        predictor.compare(exploration.devices, exploration.incumbent.mean_s)
         self._challengers.again()
         self._watched.clear()
         self._pause, self._next_search = self.config.pause, now

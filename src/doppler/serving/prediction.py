@@ -93,11 +93,15 @@ class Predictor:
 
     def add(self, devices: IntArray, trace: Trace, now: int = 0) -> None:
         """Take the trace of (V,) devices, and see how far off its prediction was."""
-        measured_s, predicted_s = trace.makespan_s, self.cost_s(devices)
-        if measured_s > 0 and np.isfinite(predicted_s):
-            self.errors.append(abs(predicted_s - measured_s) / measured_s)
+        self.compare(devices, trace.makespan_s)
         if self._has_kernels and self._is_ours(trace):
             self.traces.add(devices, trace, now)
+
+    def compare(self, devices: IntArray, measured_s: float) -> None:
+        """See how far off the prediction of (V,) devices is."""
+        predicted_s = self.cost_s(devices)
+        if 0 < measured_s < inf and np.isfinite(predicted_s):
+            self.errors.append(abs(predicted_s - measured_s) / measured_s)
 
     def changed(self, change: Change, since: int, now: int) -> None:
         """Count what the machine was before a change no more, and predictions of it."""
