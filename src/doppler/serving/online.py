@@ -125,7 +125,7 @@ class OnlinePlacer:
         self._lock, self._began = RLock(), 0.0
         self._observed: list[tuple[IntArray, float]] = []  # challengers, and their gains
         self._next_search = self.config.warm_up  # by requests
-        self._pause = self.config.pause
+        self._pause, self._last_found = self.config.pause, 0
         proposer = self._load(policy)
         self._challengers = Challengers(self._exploration, self._predictor, proposer, self.config)
         warm_up_search()  # so that no request waits for a compiler
@@ -187,6 +187,11 @@ class OnlinePlacer:
             except DopplerError as error:  # requests come first
                 self._event(logging.WARNING, "no-challengers", error.message)
                 found = 0
+            if found:
+                self._last_found = exploration.requests
+            elif exploration.requests - self._last_found >= config.forget:
+                self._challengers.again()  # what was heard long ago may be another thing now
+                self._last_found = exploration.requests
             far_off = predictor.error is None or predictor.error > config.far_off
             self._pause = config.pause if found or far_off else self._pause * 2
             self._pause = min(self._pause, max(config.pause, config.longest_pause))
