@@ -135,7 +135,8 @@ def test_what_is_interrupted_returns_at_once_and_is_no_hang(
     spy.instead[vertex(graph, "f0")] = busy
     monkeypatch.setattr(spy, "wait", wait)
     deadline_s = None if interrupt is KeyboardInterrupt else 0.01
-    with caplog.at_level(logging.INFO), pytest.raises(interrupt):
+    logger = "doppler.engine.backends.cpu"
+    with caplog.at_level(logging.INFO, logger), pytest.raises(interrupt):
         engine.execute(graph, assignment, inputs, deadline_s=deadline_s)
     assert not released.is_set()  # nobody waited for it
     assert "hangs" not in caplog.text

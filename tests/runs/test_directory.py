@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
-from training.tiny import CONFIG, manifest, resumed, started, trained  # noqa: E402
+from training.tiny import CONFIG, manifest, resumed, started, take, trained  # noqa: E402
 
 from doppler.base.writing import TEMPORARY  # noqa: E402
 from doppler.errors import CheckpointError, ConfigError, FormatError  # noqa: E402
@@ -42,7 +42,8 @@ def test_a_kill_at_any_write_leaves_what_can_be_resumed_or_started_anew(
     monkeypatch.setattr("os.fsync", lambda _: None)  # takes long, and nothing is lost here
     with monkeypatch.context() as patched:
         patched.setattr(Path, "replace", replace)
-        trained(path, updates=1)
+        with started(path) as run:
+            take(run, 1)
     anew = 0
     for moment in moments[::3]:
         if (moment / "config.json").exists():
