@@ -12,7 +12,7 @@ from doppler.base.arrays import BoolArray, FloatArray
 from doppler.errors import ConfigError
 from doppler.graph.graph import Graph
 from doppler.graph.signatures import signatures
-from doppler.machine.evidence import Evidence, Source
+from doppler.machine.evidence import Evidence, Timed
 from doppler.machine.fitting import fit_link, slowed, tabulate_link, transfer_s
 from doppler.machine.robust import Samples, differ, equal, joined, typical_s
 from doppler.problem import Problem
@@ -101,9 +101,9 @@ class Calibration:
             *(column.tolist() for column in columns), seconds, which, strict=True
         ):
             if link >= 0 and now:
-                rows.append((Source("", link, size), took))
+                rows.append((Timed("", link, size), took))
             elif link < 0 and now and (signature := self._signatures[vertex]):
-                rows.append((Source(signature, device, 0.0), took))
+                rows.append((Timed(signature, device, 0.0), took))
         self._evidence.add(rows, number)
         for row in _idle_starts(trace):
             begin_s, after = trace.begin_s[row], int(trace.after[row])

@@ -14,7 +14,7 @@ KEPT = 512  # newest samples kept of each kernel on each device and of each size
 DRIFT = DriftConfig(allowance=0.15, threshold=0.75)
 
 
-class Source(NamedTuple):
+class Timed(NamedTuple):
     """What was timed: a kernel on a device, or a transfer of some bytes over a link."""
 
     signature: str  # "" for a transfer
@@ -39,12 +39,12 @@ class Evidence:
 
     def __init__(self, num_devices: int, num_links: int, config: DriftConfig = DRIFT) -> None:
         self._num_devices, self._width, self._config = num_devices, num_devices + num_links, config
-        self.samples: dict[Source, deque[Duration]] = {}
-        self._levels: dict[Source, tuple[float, int]] = {}  # mean without stalls, and of how many
+        self.samples: dict[Timed, deque[Duration]] = {}
+        self._levels: dict[Timed, tuple[float, int]] = {}  # mean without stalls, and of how many
         self._traces = self._before = 0  # all, and those before the last change
         self._cusum = Cusum(self._width, config, centred=True)
 
-    def add(self, rows: Sequence[tuple[Source, float]], assignment: int) -> None:
+    def add(self, rows: Sequence[tuple[Timed, float]], assignment: int) -> None:
         """Take in what the tasks of a trace took."""
         number, self._traces = self._traces, self._traces + 1
         took, expected = np.zeros(self._width), np.zeros(self._width)
@@ -61,10 +61,10 @@ class Evidence:
         if self._cusum.add(np.log(ratio)):
             self._forget()
 
-    def _channel(self, source: Source) -> int:
+    def _channel(self, source: Timed) -> int:
         return source.place if source.signature else self._num_devices + source.place
 
-    def _average(self, source: Source, seconds: float) -> None:
+    def _average(self, source: Timed, seconds: float) -> None:
         mean, count = self._levels.get(source, (seconds, 0))
         mean += (min(seconds, STALL * mean) - mean) / (count + 1)
         self._levels[source] = mean, count + 1
