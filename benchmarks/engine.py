@@ -24,7 +24,8 @@ import torch
 from simulator import Shape, best_s, make_graph, print_table
 
 from doppler.assignment import Assignment
-from doppler.engine.engine import Engine, EngineConfig
+from doppler.engine.config import EngineConfig
+from doppler.engine.engine import Engine
 from doppler.graph import Graph
 from doppler.placers import make_placer, place, searches
 from doppler.programs import ProgramBuilder, chainmm, ffnn, llama_block, random_inputs

@@ -42,7 +42,8 @@ from engine_tables import NAMES, SYNCHRONOUS, YARDSTICKS, Result, show
 
 import doppler as dp
 from doppler.assignment import Assignment
-from doppler.engine.engine import Engine, EngineConfig
+from doppler.engine.config import EngineConfig
+from doppler.engine.engine import Engine
 from doppler.graph import Graph
 from doppler.machine import yardsticks
 from doppler.machine.probe import ProbeResult, probe, write_probe

@@ -26,7 +26,8 @@ import numpy as np
 
 import doppler as dp
 from doppler.assignment import Assignment
-from doppler.engine.engine import Engine, EngineConfig
+from doppler.engine.config import EngineConfig
+from doppler.engine.engine import Engine
 from doppler.graph import Graph
 from doppler.placers.warm_up import warm_up_search
 from doppler.programs.registry import workload

@@ -232,3 +232,19 @@ def test_models(tmp_path: Path, printed: Printed) -> None:
 def test_overhead(printed: Printed) -> None:
     (shown,) = printed("overhead", ("mlp, 64 wide", "--runs", "1"))
     assert "| mlp, 64 wide | 8 | " in shown
+
+
+def test_chaos(tmp_path: Path, printed: Printed) -> None:
+    """A short one of CI; the whole takes minutes."""
+    short = ("--requests", "240", "--seeds", "0", "--results", str(tmp_path / "chaos.jsonl"))
+    often = {"CHANGE_EVERY": 80, "RESTART_EVERY": 100, "EVALUATIONS": 100}
+    (shown,) = printed("chaos", ("run", "chaos", *short), **often)
+    assert "0 of 2 forgot" in shown
+    assert shown.count("| yes |") == 7
+    assert "**no**" not in shown
+
+
+def test_load(printed: Printed) -> None:
+    (shown,) = printed("load", ("--requests", "20", "--backend", "null"))
+    assert shown.count("| serving") == 2
+    assert "doppler_online_requests_total 20" in shown

@@ -45,7 +45,7 @@ def test_every_error_is_a_doppler_error_and_a_builtin_one() -> None:
     ]
     kinds = [e for e in kinds if e.__module__ == "doppler.errors" and issubclass(e, Exception)]
     own = [e for e in kinds if e is not doppler.DopplerError]
-    assert len(own) == 17
+    assert len(own) == 18
     for kind in own:
         assert issubclass(kind, doppler.DopplerError)
         builtins = (ValueError, TypeError, LookupError, ImportError, OSError, RuntimeError)

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from doppler import errors, programs
     from doppler.assignment import Assignment, read_assignment, write_assignment
     from doppler.cost import CostModel, Costs
-    from doppler.engine.engine import Engine, EngineConfig, execute
+    from doppler.engine.config import EngineConfig
+    from doppler.engine.engine import Engine, execute
     from doppler.engine.execution import Execution
     from doppler.errors import DopplerError
     from doppler.executor import Executor
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from doppler.programs import Program, ProgramBuilder
     from doppler.report import write_perfetto, write_report
     from doppler.schedule import Schedule
-    from doppler.serving.exploration import OnlineConfig
+    from doppler.serving.config import OnlineConfig
     from doppler.serving.online import OnlinePlacer
     from doppler.sharding import shard
     from doppler.sim import Noise, ReferenceSimulator, SimConfig, Simulator, simulate
@@ -68,7 +69,7 @@ _MODULE_OF = {
     "DopplerError": "doppler.errors",
     "DopplerPlacer": "doppler.placers.learned.doppler",
     "Engine": "doppler.engine.engine",
-    "EngineConfig": "doppler.engine.engine",
+    "EngineConfig": "doppler.engine.config",
     "Execution": "doppler.engine.execution",
     "Executor": "doppler.executor",
     "Graph": "doppler.graph",
@@ -78,7 +79,7 @@ _MODULE_OF = {
     "Link": "doppler.topology",
     "LowerBounds": "doppler.placers",
     "Noise": "doppler.sim",
-    "OnlineConfig": "doppler.serving.exploration",
+    "OnlineConfig": "doppler.serving.config",
     "OnlinePlacer": "doppler.serving.online",
     "OnnxModel": "doppler.frontends.onnx.onnx_model",
     "OpKind": "doppler.graph",

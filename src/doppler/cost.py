@@ -161,6 +161,7 @@ def roofline_exec_s(
     0 for the vertices that are `skipped`, whether the topology has speeds for them or not.
     """
     classes = [dtype_class(d) for d in graph.dtypes]
+    known, which = np.unique(classes, return_inverse=True)
     table = np.zeros((graph.num_vertices, topology.num_devices))
     needed = ~graph.is_input if skipped is None else ~graph.is_input & ~skipped
     working = ((graph.flops > 0) | (graph.touched_bytes > 0)) & needed
@@ -170,7 +171,7 @@ def roofline_exec_s(
                 f"topology `{topology.name}` has no speeds, and graph `{graph.name}` no exec_s",
                 hint="give the graph's vertices exec_s, or choose a topology such as p100x4",
             )
-        rate = np.array([device.flops_per_s.get(c, 0.0) for c in classes])
+        rate = np.array([device.flops_per_s.get(c, 0.0) for c in known.tolist()])[which]
         missing = np.flatnonzero((rate == 0) & (graph.flops > 0) & needed)
         if len(missing):
             raise TopologyError(

@@ -14,6 +14,7 @@ DopplerError
 ├── CheckpointError    (ValueError)    a policy that cannot be saved, or a file without one
 ├── TrainingError      (RuntimeError)  training that cannot continue
 ├── EngineError        (RuntimeError)  a run on real devices that failed, and at which vertex
+│   └── DeadlineError                  one that was stopped at its deadline
 ├── PlacerError        (RuntimeError)  a placer of one's own that cannot be loaded, or that failed
 ├── WrongTypeError     (TypeError)     an argument of a type it cannot have
 ├── UnknownNameError   (LookupError)   no placer, topology, strategy… of that name
@@ -94,6 +95,10 @@ class TrainingError(DopplerError, RuntimeError):
 
 class EngineError(DopplerError, RuntimeError):
     """A run on real devices that failed."""
+
+
+class DeadlineError(EngineError):
+    """A run on real devices that was stopped at its deadline."""
 
 
 class PlacerError(DopplerError, RuntimeError):

@@ -78,8 +78,10 @@ class Problem:
     def transfer_s(self) -> FloatArray:
         """(T, L) seconds of each tensor over each link."""
         costs = self.costs
-        by_link = self.graph.tensor_bytes[:, None] * costs.s_per_byte[None, :]
-        return frozen(costs.fixed_s[:, None] + costs.latency_s[None, :] + by_link)
+        total: FloatArray = costs.fixed_s[:, None] + costs.latency_s[None, :]
+        total += self.graph.tensor_bytes[:, None] * costs.s_per_byte[None, :]
+        total.setflags(write=False)  # large, so that it is not copied
+        return total
 
     @cached_property
     def latency_s(self) -> FloatArray:

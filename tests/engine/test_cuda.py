@@ -28,7 +28,8 @@ from doppler.engine.backends.cuda import CudaBackend
 from doppler.engine.backends.driver import Address
 from doppler.engine.backends.lanes import chunks
 from doppler.engine.backends.registry import make_backend
-from doppler.engine.engine import Engine, EngineConfig
+from doppler.engine.config import EngineConfig
+from doppler.engine.engine import Engine
 from doppler.errors import EngineError, TopologyError
 from doppler.problem import Problem
 from doppler.programs import random_inputs

@@ -20,7 +20,8 @@ from engine.running import (  # noqa: E402
 from sharding.test_evaluate import SIZES  # noqa: E402
 
 from doppler.assignment import Assignment  # noqa: E402
-from doppler.engine.engine import Engine, EngineConfig, execute  # noqa: E402
+from doppler.engine.config import EngineConfig  # noqa: E402
+from doppler.engine.engine import Engine, execute  # noqa: E402
 from doppler.errors import (  # noqa: E402
     AssignmentError,
     ConfigError,

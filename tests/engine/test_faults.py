@@ -20,7 +20,8 @@ from engine.running import (  # noqa: E402
 )
 
 from doppler.engine.backends.workers import Job  # noqa: E402
-from doppler.engine.engine import Engine, EngineConfig  # noqa: E402
+from doppler.engine.config import EngineConfig  # noqa: E402
+from doppler.engine.engine import Engine  # noqa: E402
 from doppler.errors import EngineError, Interrupted, OutOfMemoryError  # noqa: E402
 from doppler.scheduler.choose import MODES  # noqa: E402
 

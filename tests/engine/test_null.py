@@ -18,7 +18,8 @@ from doppler.assignment import Assignment
 from doppler.cost import DefaultCostModel
 from doppler.engine.backends.null import NullBackend
 from doppler.engine.backends.registry import make_backend
-from doppler.engine.engine import Engine, EngineConfig, execute
+from doppler.engine.config import EngineConfig
+from doppler.engine.engine import Engine, execute
 from doppler.errors import EngineError, UnknownNameError
 from doppler.executor import Executor
 from doppler.graph import Graph

@@ -9,7 +9,8 @@ import torch
 from engine.two_outputs import SIZE, expected_outputs, piece, two_outputs
 
 from doppler.assignment import Assignment
-from doppler.engine.engine import Engine, EngineConfig, execute
+from doppler.engine.config import EngineConfig
+from doppler.engine.engine import Engine, execute
 from doppler.engine.pieces import Cell, Cells, bind_piece, compiled
 from doppler.errors import EngineError, OutOfMemoryError
 from doppler.graph import GraphBuilder, Kernel

@@ -16,7 +16,8 @@ from strategies import schedules_for  # noqa: E402
 from tight import least_bytes  # noqa: E402
 
 from doppler.assignment import Assignment  # noqa: E402
-from doppler.engine.engine import Engine, EngineConfig  # noqa: E402
+from doppler.engine.config import EngineConfig  # noqa: E402
+from doppler.engine.engine import Engine  # noqa: E402
 from doppler.errors import OutOfMemoryError  # noqa: E402
 from doppler.problem import Problem  # noqa: E402
 from doppler.scheduler.places import memory_places  # noqa: E402

@@ -15,13 +15,12 @@ from doppler.errors import ConfigError
 from doppler.graph import Graph
 from doppler.graph.signatures import signatures
 from doppler.machine.calibration import (
-    KEPT,
     Calibration,
     calibrate,
     duration_errors,
-    fit_link,
-    tabulate_link,
 )
+from doppler.machine.evidence import KEPT
+from doppler.machine.fitting import fit_link, tabulate_link
 from doppler.machine.robust import Samples, differ, equal, typical_s
 from doppler.programs import random_dag
 from doppler.sim import Noise, SimConfig, Simulator

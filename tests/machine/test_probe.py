@@ -13,7 +13,8 @@ from engine.playing_backend import PlayingBackend, machine, small_graph
 from doppler.assignment import Assignment
 from doppler.cost import DefaultCostModel
 from doppler.engine.backends.registry import make_backend
-from doppler.engine.engine import Engine, EngineConfig
+from doppler.engine.config import EngineConfig
+from doppler.engine.engine import Engine
 from doppler.errors import ConfigError, DopplerError, OutOfMemoryError, UnknownNameError
 from doppler.graph import Graph, OpKind
 from doppler.graph.signatures import signatures

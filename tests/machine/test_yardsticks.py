@@ -11,7 +11,8 @@ from strategies import devices_for, graphs, topologies
 
 import doppler as dp
 from doppler.assignment import Assignment
-from doppler.engine.engine import Engine, EngineConfig
+from doppler.engine.config import EngineConfig
+from doppler.engine.engine import Engine
 from doppler.graph import GraphBuilder
 from doppler.machine import yardsticks
 from doppler.problem import Problem

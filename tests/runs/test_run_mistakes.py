@@ -184,6 +184,7 @@ def remade(path: Path, change: Any) -> None:
     metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
     tensors = load_file(file)
     change(tensors, metadata)
+    metadata.pop("checksum", None)
     save_file(tensors, file, metadata)
 
 

@@ -75,16 +75,52 @@ def test_a_challenger_that_fails_has_lost() -> None:
     assert np.array_equal(state.devices, FIRST)
 
 
-def test_an_incumbent_that_fails_gives_way_to_the_first() -> None:
+def test_an_incumbent_that_fails_gives_way() -> None:
     state = incumbent()
-    assert not state.fall_back()
     race(state, SECOND, 1.0)
     state.challenge(THIRD)
-    assert state.fall_back()
+    state.fall_back(FIRST)
     assert np.array_equal(state.devices, FIRST)
     assert state.race is None
     assert (state.mean_s, state.speedup) == (inf, 1.0)
     assert state.fates == {digest(SECOND): FAILED}
+    assert not state.knows(SECOND)  # failures are the matter of `Faults`
+
+
+def test_what_lost_may_race_again_when_that_is_long_ago_or_the_machine_changed() -> None:
+    state = Incumbent(confidence=0.95, max_runs=8, window=4, forget=20)
+    state.install(FIRST, [2.0, 2.0, 2.0])
+    race(state, SECOND, 3.0)
+    assert state.knows(SECOND)
+    for _ in range(20):
+        state.ran(2.0)
+    assert not state.knows(SECOND)
+    race(state, THIRD, 3.0)
+    assert state.fates == {digest(THIRD): LOST}  # the other one is forgotten
+    state.challenge(SECOND)
+    state.ran(9.0)
+    broken_off = state.machine_changed(1)
+    assert np.array_equal(broken_off, SECOND)
+    assert state.race is state.challenger is None
+    assert not state.knows(THIRD)
+    assert state.mean_s == 9.0
+
+
+def test_a_promotion_that_was_luck_is_undone_and_one_that_was_not_stays() -> None:
+    for truly_s, undone in ((1.2, True), (0.9, False)):
+        state = Incumbent(confidence=0.95, max_runs=8, window=16, probation=16)
+        state.install(FIRST, [])
+        rng = np.random.default_rng(0)
+        for _ in range(16):
+            state.ran(rng.normal(1.0, 0.02))
+        race(state, SECOND, 0.8)
+        assert np.array_equal(state.devices, SECOND)
+        for _ in range(16):
+            state.ran(rng.normal(truly_s, 0.02))
+        assert np.array_equal(state.devices, FIRST if undone else SECOND)
+        assert state.reverted == undone
+        assert state.knows(SECOND) == undone
+        assert state.previous_s == []
 
 
 def test_a_final_race_decides() -> None:
@@ -106,6 +142,7 @@ def test_it_resumes_in_the_middle_of_a_race(runs: int) -> None:
     for number in range(runs):
         state.ran(0.9 + 0.01 * number, challenger=number % 2 == 0)
     again = incumbent(settle=1)
+    state.previous, state.previous_s, state.since_s = FIRST, [2.0, 2.0], [1.0]
     again.load_state(json.loads(json.dumps(state.state())))
     assert again.state() == state.state()
     for each in (state, again):

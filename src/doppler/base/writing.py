@@ -19,6 +19,7 @@ from typing import Any
 from doppler.base.files import STANDARD_STREAM
 from doppler.errors import OutputError
 
+TEMPORARY = ".doppler-"  # and 16 hexadecimal digits: a file that is being written
 SNIFF_BYTES = 1 << 16  # of what is there, to tell its kind by
 _FORMAT = re.compile(rb'"format"\s*:\s*"(doppler-[a-z]+)"')
 _GENERATOR = re.compile(rb'name="generator" content="(doppler-[a-z]+)"')
@@ -109,19 +110,32 @@ def find_target(path: str | Path, *, kind: str | None = None, force: bool = Fals
 
 
 def write_text(
-    path: str | Path, text: str, *, kind: str | None = None, force: bool = False
+    path: str | Path,
+    text: str,
+    *,
+    kind: str | None = None,
+    force: bool = False,
+    durable: bool = False,
 ) -> None:
-    """Write a text file whole or not at all; see `check_output` for `kind` and `force`."""
-    write_bytes(path, text.encode("utf-8"), kind=kind, force=force)
+    """Write a text file whole or not at all; see `write_bytes`."""
+    write_bytes(path, text.encode("utf-8"), kind=kind, force=force, durable=durable)
 
 
 def write_bytes(
-    path: str | Path, data: bytes, *, kind: str | None = None, force: bool = False
+    path: str | Path,
+    data: bytes,
+    *,
+    kind: str | None = None,
+    force: bool = False,
+    durable: bool = False,
 ) -> None:
-    """Write a file whole or not at all; see `check_output` for `kind` and `force`."""
+    """Write a file whole or not at all; see `check_output` for `kind` and `force`.
+
+    With `durable` that holds for a machine that loses power as well.
+    """
     target = find_target(path, kind=kind, force=force)
     if not target.is_stream:
-        _replace(target, data, Path(path))
+        _replace(target, data, Path(path), durable=durable)
     elif is_stdout(path):
         _write_to_stdout(data)
     else:
@@ -183,13 +197,30 @@ def _is_descriptor(path: Path) -> bool:
     return str(path).startswith(("/dev/fd/", "/proc/"))
 
 
-def _replace(target: Target, data: bytes, named: Path) -> None:
+def remove_temporaries(folder: Path) -> None:
+    """Remove what writers that were killed left in a folder, where no other may be writing."""
+    for path in folder.glob(f"{TEMPORARY}*"):
+        if re.fullmatch(r"[0-9a-f]{16}", path.name.removeprefix(TEMPORARY)):
+            path.unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names of the files in a folder durable, where the system can."""
+    with contextlib.suppress(OSError):  # some file systems have no such thing
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _replace(target: Target, data: bytes, named: Path, *, durable: bool) -> None:
     """Write to a temporary name in the same folder, then rename over the file.
 
     A new file gets the permissions that the process's umask leaves, as the system applies it: to
     ask for the umask is to change it, for all threads.
     """
-    temporary = target.path.parent / f".doppler-{token_hex(8)}"
+    temporary = target.path.parent / f"{TEMPORARY}{token_hex(8)}"
     flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_CLOEXEC", 0)
     try:
         handle = os.open(temporary, flags, 0o666 if target.mode is None else 0o600)
@@ -201,12 +232,19 @@ def _replace(target: Target, data: bytes, named: Path) -> None:
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         if target.owner is not None:
             with contextlib.suppress(OSError):  # only root may give files away
                 os.chown(temporary, *target.owner)
         if target.mode is not None:
             temporary.chmod(target.mode)
+        if durable:
+            sync_folder(target.path.parent)
         temporary.replace(target.path)
+        if durable:
+            sync_folder(target.path.parent)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
         if isinstance(error, OSError):

@@ -42,7 +42,7 @@ MAX_NAME_BYTES = 65_000  # of an array in one
 
 if TYPE_CHECKING:
     from doppler.assignment import Assignment
-    from doppler.engine.engine import EngineConfig
+    from doppler.engine.config import EngineConfig
     from doppler.engine.execution import Execution
     from doppler.graph import Graph
     from doppler.topology import Topology
@@ -121,7 +121,8 @@ def execute(
     from doppler.base.writing import check_output
     from doppler.cli import plans
     from doppler.cli.topologies import find_topology
-    from doppler.engine.engine import Engine, EngineConfig
+    from doppler.engine.config import EngineConfig
+    from doppler.engine.engine import Engine
     from doppler.formats import read_graph
     from doppler.problem import Problem
     from doppler.trace import FORMAT, write_trace

@@ -3,87 +3,42 @@
 from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from threading import Event
+from threading import Event, RLock
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 
 from doppler.assignment import Assignment
-from doppler.base.arrays import FloatArray, IntArray, frozen, unbox_fields
+from doppler.base.arrays import FloatArray, IntArray, frozen
 from doppler.base.collection import no_collection
 from doppler.base.progress import track
 from doppler.engine.backends.base import Backend
 from doppler.engine.backends.registry import make_backend
+from doppler.engine.config import EngineConfig
 from doppler.engine.execution import Execution
 from doppler.engine.loaded import Loaded
 from doppler.engine.loops import DynamicLoop, FixedLoop, InlineLoop, Loop
 from doppler.engine.prepared import Preparation, Prepared
-from doppler.errors import ConfigError, OutOfMemoryError
+from doppler.errors import ConfigError, DeadlineError, OutOfMemoryError
 from doppler.graph.graph import Graph
 from doppler.problem import Problem
 from doppler.resolve import as_assignment, as_graph, as_topology
-from doppler.scheduler.choose import (
-    DYNAMIC,
-    FIFO,
-    FIXED,
-    RANDOM,
-    check_mode,
-    check_strategy,
-    priorities,
-)
+from doppler.scheduler.choose import FIXED, RANDOM, priorities
+from doppler.sharding.evaluate import input_blocks
 from doppler.topology.topology import Topology
 from doppler.trace import Trace, build_trace
 
+HASTY_S = 0.05  # that running kernels have to end after Ctrl-C or a deadline
 MAX_PREPARED = 16  # assignments that are kept prepared: tables and views, no memory of their own
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineConfig:
-    """How the engine schedules, and when it gives up.
-
-    >>> import doppler as dp
-    >>> dp.EngineConfig(strategy="critical-path").synchronous
-    False
-    """
-
-    strategy: str = FIFO  # ChooseTask: a name from `dop list strategies`
-    mode: str = DYNAMIC  # or `fixed`: in the order of a schedule, made by `strategy` if need be
-    synchronous: bool = False  # a barrier after every level (the systems of Table 1)
-    limit_memory: bool = True  # buffers share memory where a device has too little
-    timeout_s: float = 60.0  # without any task ending, before a run is given up
-    depth: int = 256  # tasks under way at a time in fixed mode; a run is stopped that much later
-    capture: bool = False  # untimed runs in fixed mode as one CUDA graph, on that backend
-    # Results in fixed mode, where one CPU device does all: by the calling thread, without timeout.
-    inline: bool = False
-    # CUDA, where another core is free: ask for ends without a pause for so long, then with naps.
-    spin_s: float = 2e-3
-
-    def __post_init__(self) -> None:
-        unbox_fields(self)
-        check_strategy(self.strategy)
-        check_mode(self.mode)
-        if self.mode == FIXED and self.synchronous:
-            raise ConfigError("a run in fixed order has no barriers: synchronous must be false")
-        if not self.timeout_s > 0:
-            raise ConfigError(f"timeout_s is {self.timeout_s}, must be positive")
-        if self.capture and self.mode != FIXED:
-            raise ConfigError("only a run in fixed order can be captured: mode must be `fixed`")
-        if self.inline and self.mode != FIXED:
-            raise ConfigError("only a run in fixed order can be inline: mode must be `fixed`")
-        if not self.spin_s >= 0:
-            raise ConfigError(f"spin_s is {self.spin_s}, must not be negative")
-        if self.depth < 1:
-            raise ConfigError(f"depth is {self.depth}, must be at least 1")
 
 
 class Engine:
     """Runs graphs with kernels on the devices of a topology; an Executor.
 
     A graph's inputs stay loaded until another graph comes; what an assignment needs is prepared
-    once, and kept for the next run of it.
+    once, and kept for the next run of it. Threads may share an engine: they wait for one another.
 
     >>> import doppler as dp
     >>> graph = dp.shard(dp.programs.chainmm(size=64, dtype="float32"), parts=2)
@@ -113,6 +68,7 @@ class Engine:
         self._generation = 0
         self._ready: Prepared | None = None  # whose inputs are in place
         self._cancelled = Event()
+        self._lock = RLock()  # one run at a time, whichever threads ask for them
 
     def __enter__(self) -> Self:
         return self
@@ -126,9 +82,10 @@ class Engine:
         self.close()
 
     def close(self) -> None:
-        """Give back devices, threads and memory."""
-        self._forget()
-        self.backend.close()
+        """Give back devices, threads and memory, after the run under way."""
+        with self._lock:
+            self._forget()
+            self.backend.close()
 
     def cancel(self) -> None:
         """Make the run under way stop with an error; from any thread."""
@@ -137,21 +94,28 @@ class Engine:
 
     def load(self, graph: Graph, inputs: Mapping[str, Any] | None = None) -> None:
         """Take a graph, and these inputs for it, or random ones."""
-        if self._problem is None or self._problem.graph is not graph:
-            self._forget()  # its memory first
-            loaded = Loaded(graph, self.backend, inputs) if self.backend.computes else None
-            self._problem, self._loaded = Problem(graph, self.topology), loaded
-        elif self._loaded is not None:
-            self._ready = None
-            self._loaded.set_inputs(inputs)
+        with self._lock:
+            if self._problem is None or self._problem.graph is not graph:
+                self._forget()  # its memory first
+                loaded = Loaded(graph, self.backend, inputs) if self.backend.computes else None
+                self._problem, self._loaded = Problem(graph, self.topology), loaded
+            elif self._loaded is not None:
+                self._ready = None
+                self._loaded.set_inputs(inputs)
+
+    def check_inputs(self, graph: Graph, inputs: Mapping[str, Any] | None) -> None:
+        """Raise a `DopplerError` where these are no inputs of the graph; nothing is run."""
+        if inputs is not None and self.backend.computes:
+            input_blocks(graph, inputs)
 
     def run(self, graph: Graph, assignment: Assignment, seed: int = 0) -> Trace:
         """Every begin and end of every exec and transfer, measured; inputs are those loaded.
 
         `seed` is for the strategy `random`.
         """
-        self._cancelled.clear()
-        return self._run(graph, assignment, seed)[0]
+        with self._lock:
+            self._cancelled.clear()
+            return self._run(graph, assignment, seed)[0]
 
     def execute(
         self,
@@ -162,23 +126,27 @@ class Engine:
         repeats: int = 1,
         warm_up: int = 0,
         seed: int = 0,
+        deadline_s: float | None = None,
     ) -> Execution:
         """The results for these inputs, or for random ones, and how long they took.
 
-        Runs `warm_up` times unmeasured, then `repeats` times.
+        Runs `warm_up` times unmeasured, then `repeats` times. A `DeadlineError` where one of these
+        runs has not ended after `deadline_s`.
         """
         if repeats < 1 or warm_up < 0:
             raise ConfigError("repeats must be at least 1, and warm_up not negative")
-        self._cancelled.clear()
-        self.load(graph, inputs)
-        runs = []
-        for n in track(range(warm_up + repeats), "running"):
-            run = self._run(graph, assignment, seed, keep=n == warm_up + repeats - 1)
-            if n >= warm_up:
-                runs.append(run)
+        with self._lock:
+            self._cancelled.clear()
+            self.load(graph, inputs)
+            runs = []
+            for n in track(range(warm_up + repeats), "running"):
+                keep = n == warm_up + repeats - 1
+                run = self._run(graph, assignment, seed, keep=keep, deadline_s=deadline_s)
+                if n >= warm_up:
+                    runs.append(run)
+            peak = self.peak_bytes(graph, assignment, seed)
         makespans = np.array([trace.makespan_s for trace, _ in runs])
         median = int(np.argsort(makespans, kind="stable")[len(runs) // 2])
-        peak = self.peak_bytes(graph, assignment, seed)
         return Execution(runs[median][0], makespans, peak, runs[-1][1])
 
     def peak_bytes(self, graph: Graph, assignment: Assignment, seed: int = 0) -> IntArray:
@@ -188,9 +156,10 @@ class Engine:
         places of their own where memory allows; what pieces return is gone after its last use, so
         with them it is a bound.
         """
-        if self._problem is None or self._problem.graph is not graph:
-            self.load(graph)
-        return frozen(np.array(self._prepare(assignment, seed).used_bytes, np.int64))
+        with self._lock:
+            if self._problem is None or self._problem.graph is not graph:
+                self.load(graph)
+            return frozen(np.array(self._prepare(assignment, seed).used_bytes, np.int64))
 
     def compute(
         self,
@@ -201,11 +170,12 @@ class Engine:
         seed: int = 0,
     ) -> dict[str, Any]:
         """The results for these inputs, or for random ones; nothing is recorded of the run."""
-        self._cancelled.clear()
-        self.load(graph, inputs)
-        prepared, loop = self._loop(graph, assignment, seed, inline=self.config.inline)
-        self._drive(prepared, loop, timed=False)
-        return prepared.results(self.backend)
+        with self._lock:
+            self._cancelled.clear()
+            self.load(graph, inputs)
+            prepared, loop = self._loop(graph, assignment, seed, inline=self.config.inline)
+            self._drive(prepared, loop, timed=False)
+            return prepared.results(self.backend)
 
     def makespans(
         self,
@@ -222,18 +192,25 @@ class Engine:
         """
         if repeats < 1 or warm_up < 0:
             raise ConfigError("repeats must be at least 1, and warm_up not negative")
-        self._cancelled.clear()
         seconds = []
-        for n in range(warm_up + repeats):
-            self._drive(*self._loop(graph, assignment, seed), timed=False)
-            if n >= warm_up:
-                seconds.append(self.backend.now_s())
+        with self._lock:
+            self._cancelled.clear()
+            for n in range(warm_up + repeats):
+                self._drive(*self._loop(graph, assignment, seed), timed=False)
+                if n >= warm_up:
+                    seconds.append(self.backend.now_s())
         return np.array(seconds)
 
     def _run(
-        self, graph: Graph, assignment: Assignment, seed: int, *, keep: bool = False
+        self,
+        graph: Graph,
+        assignment: Assignment,
+        seed: int,
+        *,
+        keep: bool = False,
+        deadline_s: float | None = None,
     ) -> tuple[Trace, dict[str, Any]]:
-        prepared, loop = self._loop(graph, assignment, seed)
+        prepared, loop = self._loop(graph, assignment, seed, deadline_s)
         self._drive(prepared, loop)
         outputs = prepared.results(self.backend) if keep else {}
         trace = build_trace(
@@ -253,12 +230,19 @@ class Engine:
             with no_collection():
                 loop.run(timed=timed)
             self.backend.end()
-        except BaseException:
-            self.backend.stop()
+        except BaseException as error:
+            at_once = isinstance(error, DeadlineError) or not isinstance(error, Exception)
+            self.backend.stop(HASTY_S if at_once else None)
             raise
 
     def _loop(
-        self, graph: Graph, assignment: Assignment, seed: int, *, inline: bool = False
+        self,
+        graph: Graph,
+        assignment: Assignment,
+        seed: int,
+        deadline_s: float | None = None,
+        *,
+        inline: bool = False,
     ) -> tuple[Prepared, Loop]:
         """A run that is about to begin; `inline` where that can be."""
         if self._problem is None or self._problem.graph is not graph:
@@ -267,6 +251,7 @@ class Engine:
         prepared, config = self._prepare(assignment, seed), self.config
         limits: Any = {
             "timeout_s": config.timeout_s,
+            "deadline_s": deadline_s,
             "is_cancelled": self._cancelled.is_set,
         }
         if inline and (by_hand := self.backend.inline(prepared.commands)):

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from doppler.base.arrays import FloatArray
 from doppler.engine.backends.base import Backend, Inline, TaskError
 from doppler.engine.prepared import Prepared
-from doppler.errors import EngineError
+from doppler.errors import DeadlineError, EngineError
 from doppler.scheduler.state import SchedulerState
 from doppler.topology.topology import Topology
 
@@ -26,8 +27,10 @@ class Loop(ABC):
         backend: Backend,
         *,
         timeout_s: float,
+        deadline_s: float | None,
         is_cancelled: Callable[[], bool],
     ) -> None:
+        self._deadline_s = inf if deadline_s is None else deadline_s
         self._prepared, self._topology, self._backend = prepared, topology, backend
         self._timeout_s, self._is_cancelled = timeout_s, is_cancelled
         self._started: dict[int, float] = {}  # tasks under way: since when
@@ -52,11 +55,17 @@ class Loop(ABC):
     def _wait(self) -> list[int]:
         """The tasks that ended; perhaps none, but not for longer than the timeout."""
         try:
-            done = self._backend.wait(self._timeout_s)
+            left_s = max(self._deadline_s - self._backend.now_s(), 0.0)
+            done = self._backend.wait(min(self._timeout_s, left_s))
         except TaskError as failed:
             raise self._failure(failed.task, failed.error) from failed.error
         if self._is_cancelled():
             raise EngineError("the run was cancelled")
+        if self._backend.now_s() >= self._deadline_s and self._ended + len(done) < self._total:
+            raise DeadlineError(
+                f"the run did not end within {self._deadline_s:g} s, "
+                f"but only {self._ended + len(done)} of {self._total} tasks"
+            )
         if not done:
             self._check_time()
             return done

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from doppler.errors import EngineError
 from doppler.graph.graph import Kernel
 
 Launch = Callable[[], Any]  # queues one piece of work on the current device and stream
@@ -29,7 +30,9 @@ class Binding:
         self.launches: list[Launch] = []
 
     def launch(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> None:
-        """Add a launch, with all its arguments."""
+        """Add a launch, with all its arguments; an `out` must have the shape that is made."""
+        if isinstance(out := options.get("out"), torch.Tensor):
+            function = partial(_sized, function, self.kernel.op, out.shape)
         self.launches.append(partial(function, *arguments, **options))
 
     def operands(self) -> list[torch.Tensor]:
@@ -118,6 +121,22 @@ class Piece(NamedTuple):
     source: torch.Tensor
     begin: tuple[int, ...]  # in the target, along each axis
     end: tuple[int, ...]
+
+
+def _sized(
+    function: Callable[..., Any],
+    op: str,
+    shape: Sequence[int],
+    *arguments: Any,
+    out: torch.Tensor,
+    **options: Any,
+) -> None:
+    """Launch, and raise where torch has given the output another shape, and other memory."""
+    function(*arguments, out=out, **options)
+    if out.shape != shape:
+        raise EngineError(
+            f"kernel `{op}` makes {tuple(out.shape)} for an output of shape {tuple(shape)}"
+        )
 
 
 def _are_plain_bytes(source: torch.Tensor, target: torch.Tensor) -> bool:

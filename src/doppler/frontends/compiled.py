@@ -13,7 +13,8 @@ import torch
 from torch.utils._pytree import TreeSpec, tree_flatten
 
 from doppler.assignment import Assignment
-from doppler.engine.engine import Engine, EngineConfig
+from doppler.engine.config import EngineConfig
+from doppler.engine.engine import Engine
 from doppler.errors import (
     ConfigError,
     DopplerError,

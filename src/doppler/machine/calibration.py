@@ -8,30 +8,27 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from doppler.assignment import Assignment
-from doppler.base.arrays import FloatArray
+from doppler.base.arrays import BoolArray, FloatArray
 from doppler.errors import ConfigError
 from doppler.graph.graph import Graph
 from doppler.graph.signatures import signatures
-from doppler.machine.robust import (
-    Samples,
-    differ,
-    equal,
-    least_absolute_line,
-    typical_s,
-    weighted_median,
-)
+from doppler.machine.evidence import Evidence, Timed
+from doppler.machine.fitting import fit_link, slowed, tabulate_link, transfer_s
+from doppler.machine.robust import Samples, differ, equal, joined, typical_s
 from doppler.problem import Problem
 from doppler.topology.topology import Device, Host, Link, Topology
 from doppler.trace import Trace
 
-KEPT = 512  # newest samples kept of each kernel on each device and of each size on each link
 KEPT_OF_HOST = 8192
 # For kernels an assignment counts by that power of how close it comes to the best: they slow each
 # other down where all devices are busy, and what matters are assignments that keep them so.
 QUALITY = 2.0
-STRAIGHT = 0.01  # share that transfers may be off a line of their bytes
 AT_ONCE = 1.5  # times dispatch_s within which a host that is not busy starts a task
+ODD = 0.1  # share by which a device is slower or faster in all its kernels than others like it
 TRANSFER, ALL = "transfer", "all"  # beside the kinds of vertices, in errors by kind
+
+
+Moves = Mapping[tuple[int, float], Sequence[float]]  # seconds by link and bytes
 
 
 class Measured(NamedTuple):
@@ -83,29 +80,31 @@ class Calibration:
         self._topology, self._graph = topology, graph
         self._signatures = signatures(graph)
         self._runs: dict[bytes, tuple[int, list[float]]] = {}  # by assignment: number, makespans
-        # Seconds by signature and device, with the number of the assignment; by link and bytes.
-        self._execs: dict[tuple[str, int], deque[tuple[float, int]]] = {}
-        self._moves: dict[tuple[int, float], deque[float]] = {}
+        self._evidence = Evidence(topology.num_devices, topology.num_links)
         # Of tasks whose device or link was idle: from when they were ready, and from when their
         # last input ended, until they began.
         self._starts: deque[tuple[float, float]] = deque(maxlen=KEPT_OF_HOST)
 
-    def add(self, trace: Trace) -> None:
-        """Take in what a run of the graph on the topology's devices showed."""
+    def add(self, trace: Trace, counts: BoolArray | None = None) -> None:
+        """Take in what a run of the graph on the topology's devices showed.
+
+        `counts` says of every row whether its seconds are of the machine as it is now.
+        """
         self._check(trace)
         number, makespans = self._runs.setdefault(_assignment(trace), (len(self._runs), []))
         makespans.append(trace.makespan_s)
+        columns = (trace.vertex, trace.device, trace.link, trace.moved_bytes)
         seconds = (trace.end_s - trace.begin_s).tolist()
-        rows = zip(
-            *(trace.vertex.tolist(), trace.device.tolist(), trace.link.tolist()),
-            *(trace.moved_bytes.tolist(), seconds),
-            strict=True,
-        )
-        for vertex, device, link, size, took in rows:
-            if link >= 0:
-                _append(self._moves, (link, size), took)
-            elif signature := self._signatures[vertex]:
-                _append(self._execs, (signature, device), (took, number))
+        which = [True] * len(seconds) if counts is None else counts.tolist()
+        rows = []
+        for vertex, device, link, size, took, now in zip(
+            *(column.tolist() for column in columns), seconds, which, strict=True
+        ):
+            if link >= 0 and now:
+                rows.append((Timed("", link, size), took))
+            elif link < 0 and now and (signature := self._signatures[vertex]):
+                rows.append((Timed(signature, device, 0.0), took))
+        self._evidence.add(rows, number)
         for row in _idle_starts(trace):
             begin_s, after = trace.begin_s[row], int(trace.after[row])
             since_input = begin_s - trace.end_s[after] if after >= 0 else np.nan
@@ -134,19 +133,29 @@ class Calibration:
     def _exec_table(self) -> dict[str, tuple[float, ...]]:
         """The seconds of every signature on every device."""
         alike, weight = _alike([_essence(d) for d in self._topology.devices]), self._qualities()
+        found: dict[tuple[str, int], Samples] = {}
+        for source, samples in self._evidence.samples.items():
+            if source.signature:
+                rows = np.array([(sample.seconds, sample.assignment) for sample in samples])
+                each = Samples(rows[:, 0], weight[rows[:, 1].astype(np.int64)])
+                found[source.signature, source.place] = each
+        odd = _odd_devices(found, alike)
 
         def samples_on(signature: str, devices: Iterable[int]) -> Samples:
-            found = [self._execs.get((signature, d), ()) for d in devices]
-            pairs = np.array([pair for samples in found for pair in samples]).reshape(-1, 2)
-            return Samples(pairs[:, 0], weight[pairs[:, 1].astype(np.int64)])
+            scaled = [
+                Samples(each.seconds / odd.get(d, 1.0), each.weight)
+                for d in devices
+                if (each := found.get((signature, d))) is not None
+            ]
+            return joined(scaled)
 
-        known = dict.fromkeys(signature for signature, _ in self._execs)
+        known = dict.fromkeys(signature for signature, _ in found)
         shared: dict[tuple[str, int], float] = {}  # by signature and first device of a kind
         for signature in known:
             for kind in dict.fromkeys(alike):
-                samples = samples_on(signature, (d for d, k in enumerate(alike) if k == kind))
-                if len(samples.seconds):
-                    shared[signature, kind] = typical_s(*samples)
+                pooled = samples_on(signature, (d for d, k in enumerate(alike) if k == kind))
+                if len(pooled.seconds):
+                    shared[signature, kind] = typical_s(*pooled)
         table: dict[str, tuple[float, ...]] = {}
         for signature in known:
             row = []
@@ -154,11 +163,12 @@ class Calibration:
                 own = samples_on(signature, [d])
                 rest = [e for e, k in enumerate(alike) if k == kind and e != d]
                 if (signature, kind) not in shared:
-                    row.append(_from_others(signature, kind, shared))
+                    seconds = _from_others(signature, kind, shared)
                 elif differ(own, samples_on(signature, rest)):
-                    row.append(typical_s(*own))
+                    seconds = typical_s(*own)
                 else:
-                    row.append(shared[signature, kind])
+                    seconds = shared[signature, kind]
+                row.append(seconds * odd.get(d, 1.0))
             table[signature] = tuple(row)
         return table
 
@@ -174,42 +184,29 @@ class Calibration:
         Links that are alike share their samples, but for those that are different. Only where all
         are alike is it known by size what transfers take: it belongs to no link.
         """
-        links = self._topology.links
+        links, moves = self._topology.links, self._moves()
         alike = _alike([replace(link, name="") for link in links])
         result: list[Link] = []
         extra: tuple[tuple[float, float], ...] = ()
         for i, (link, kind) in enumerate(zip(links, alike, strict=True)):
-            shared: dict[float, list[float]] = {}
-            for (j, size), took in sorted(self._moves.items()):
-                if alike[j] == kind:
-                    shared.setdefault(size, []).extend(took)
-            if not shared:
+            kin = [j for j, k in enumerate(alike) if k == kind]
+            if not any(j in kin for j, _ in moves):
                 result.append(link)
                 continue
-            samples = {size: equal(took) for size, took in shared.items()}
-            if len(set(alike)) == 1:
-                fitted, extra = tabulate_link(link, samples)
-            else:
-                fitted = fit_link(link, samples)
-            own = self._ratios(fitted, extra, [i])
-            others = [j for j, k in enumerate(alike) if k == kind and j != i]
-            if differ(own, self._ratios(fitted, extra, others)):
-                fitted = _slowed(fitted, typical_s(*own))
+            fitted, extra = _fit(link, moves, kin, tabulated=len(set(alike)) == 1)
+            own = _ratios(moves, fitted, extra, [i])
+            others = _ratios(moves, fitted, extra, [j for j in kin if j != i])
+            if differ(own, others):
+                fitted = slowed(fitted, typical_s(*own))
             result.append(fitted)
         return tuple(result), extra or self._topology.extra_transfer_s
 
-    def _ratios(
-        self, link: Link, extra: Sequence[tuple[float, float]], numbers: Sequence[int]
-    ) -> Samples:
-        """What transfers over some links took, relative to one, by whose seconds they count."""
-        beyond = dict(extra)
-        rows = [
-            (took / usual_s, usual_s)
-            for (number, size), samples in self._moves.items()
-            if number in numbers and (usual_s := _transfer_s(link, size) + beyond.get(size, 0.0))
-            for took in samples
-        ]
-        return Samples(*np.array(rows).reshape(-1, 2).T)
+    def _moves(self) -> dict[tuple[int, float], list[float]]:
+        """The seconds of transfers by link and bytes."""
+        found = sorted(self._evidence.samples.items())
+        return {
+            (x.place, x.size): [y.seconds for y in took] for x, took in found if not x.signature
+        }
 
     def _host(self) -> Host:
         """Its costs; one that is known stays.
@@ -254,48 +251,30 @@ def duration_errors(topology: Topology, graph: Graph, traces: Sequence[Trace]) -
     return {kind: off[kind] / total[kind] for kind in kinds if total[kind] > 0}
 
 
-def fit_link(link: Link, samples: Mapping[float, Samples]) -> Link:
-    """A link whose `latency + bytes / bandwidth` comes closest to samples of seconds by bytes.
-
-    In the sum of absolute errors, since it is seconds that a link is busy. With one size only, the
-    latency stays what it was, if it can.
-    """
-    size = np.array(list(samples), np.float64)
-    took = np.maximum([typical_s(*samples[s]) for s in samples], 1e-9)
-    count = np.array([samples[s].weight.sum() for s in samples])
-    if size.max() == 0:
-        return replace(link, latency_s=float(np.average(took, weights=count)))
-    if size.max() < 1.5 * size.min():
-        latency = min(link.latency_s, float(took.min()) / 2)
-        slope = float(np.average((took - latency) / size, weights=count))
-        return replace(link, latency_s=latency, bandwidth_bytes_per_s=1.0 / slope)
-    latency, slope = least_absolute_line(size, took, count)
-    if latency < 0:
-        moved = size > 0
-        latency, slope = 0.0, weighted_median((took / size.clip(1))[moved], (count * size)[moved])
-    slope = max(slope, 1e-16)
-    return replace(link, latency_s=latency, bandwidth_bytes_per_s=1.0 / slope)
-
-
-def tabulate_link(
-    link: Link, samples: Mapping[float, Samples]
+def _fit(
+    link: Link, moves: Moves, numbers: Sequence[int], *, tabulated: bool
 ) -> tuple[Link, tuple[tuple[float, float], ...]]:
-    """A link that no sample of seconds by bytes is faster than, and what they take beyond it.
+    """A link like this from the transfers over some, and what they take beyond it by bytes."""
+    shared: dict[float, list[float]] = {}
+    for (number, size), took in moves.items():
+        if number in numbers:
+            shared.setdefault(size, []).extend(took)
+    samples = {size: equal(took) for size, took in shared.items()}
+    return tabulate_link(link, samples) if tabulated else (fit_link(link, samples), ())
 
-    Transfers in chunks take no straight line of their bytes. Where they do, the link is that line
-    and there is nothing beyond it.
-    """
-    fitted = fit_link(link, samples)
-    size = np.array(sorted(samples), np.float64)
-    took = np.maximum([typical_s(*samples[s]) for s in size.tolist()], 1e-9)
-    slope = 1.0 / fitted.bandwidth_bytes_per_s
-    if np.allclose(fitted.latency_s + slope * size, took, rtol=STRAIGHT):
-        return fitted, ()
-    slope = min(slope, float((took[size > 0] / size[size > 0]).min()))
-    beyond = took - slope * size
-    latency = max(float(beyond.min()), 0.0)
-    table = zip(size.tolist(), np.maximum(beyond - latency, 0.0).tolist(), strict=True)
-    return replace(link, latency_s=latency, bandwidth_bytes_per_s=1.0 / slope), tuple(table)
+
+def _ratios(
+    moves: Moves, link: Link, extra: Sequence[tuple[float, float]], numbers: Sequence[int]
+) -> Samples:
+    """What transfers over some links took, relative to one, by whose seconds they count."""
+    beyond = dict(extra)
+    rows = [
+        (took / usual_s, usual_s)
+        for (number, size), samples in moves.items()
+        if number in numbers and (usual_s := transfer_s(link, size) + beyond.get(size, 0.0))
+        for took in samples
+    ]
+    return Samples(*np.array(rows).reshape(-1, 2).T)
 
 
 def _assignment(trace: Trace) -> bytes:
@@ -303,12 +282,6 @@ def _assignment(trace: Trace) -> bytes:
     devices, execs = np.full(len(trace.vertex_names), -1), ~trace.is_transfer
     devices[trace.vertex[execs]] = trace.device[execs]
     return devices.tobytes()
-
-
-def _append(samples: dict[Any, deque[Any]], key: Any, value: Any) -> None:
-    if key not in samples:
-        samples[key] = deque(maxlen=KEPT)
-    samples[key].append(value)
 
 
 def _idle_starts(trace: Trace) -> list[int]:
@@ -336,6 +309,47 @@ def _alike(essences: Sequence[Any]) -> list[int]:
     return [essences.index(one) for one in essences]
 
 
+def _odd_devices(
+    found: Mapping[tuple[str, int], Samples], alike: Sequence[int]
+) -> dict[int, float]:
+    """By how much devices are slower, in all their kernels, than others that are like them.
+
+    So a kernel that never ran on such a device since it became slower is priced there as well. The
+    device in the middle, or the faster of two, is what others are compared with.
+    """
+    usual: dict[tuple[str, int], float] = {}  # by signature and first device of a kind
+    for signature, d in found:
+        if (signature, alike[d]) not in usual:
+            kind = [
+                s for (name, e), s in found.items() if name == signature and alike[e] == alike[d]
+            ]
+            usual[signature, alike[d]] = typical_s(*joined(kind))
+    ratios: dict[int, list[Samples]] = {}
+    for (signature, d), samples in found.items():
+        if (expected := usual[signature, alike[d]]) > 0:
+            each = Samples(samples.seconds / expected, samples.weight * expected)
+            ratios.setdefault(d, []).append(each)
+    levels = {d: joined(rows) for d, rows in sorted(ratios.items())}
+    odd: dict[int, float] = {}
+    for first in dict.fromkeys(alike):
+        ranked = sorted((typical_s(*levels[d]), d) for d in levels if alike[d] == first)
+        for level, d in ranked:
+            middle, reference = ranked[(len(ranked) - 1) // 2]
+            apart = abs(level / middle - 1.0) > ODD if middle > 0 else False
+            if apart and differ(levels[d], levels[reference]):
+                odd[d] = _times_as_long(found, d, reference) or level / middle
+    return odd
+
+
+def _times_as_long(
+    found: Mapping[tuple[str, int], Samples], device: int, reference: int
+) -> float | None:
+    """The seconds of the kernels that ran on both devices on one, over those on the other."""
+    names = [s for s, d in found if d == device and (s, reference) in found]
+    ours, theirs = (sum(typical_s(*found[s, d]) for s in names) for d in (device, reference))
+    return ours / theirs if theirs > 0 else None
+
+
 def _from_others(signature: str, kind: int, typical: Mapping[tuple[str, int], float]) -> float:
     """The seconds on devices of a kind that never ran a kernel, from those of another kind."""
     other, seconds = next((k, s) for (name, k), s in typical.items() if name == signature)
@@ -345,15 +359,3 @@ def _from_others(signature: str, kind: int, typical: Mapping[tuple[str, int], fl
         if k == kind and typical.get((name, other), 0.0) > 0
     ]
     return seconds * (float(np.median(ratios)) if ratios else 1.0)
-
-
-def _transfer_s(link: Link, size: float) -> float:
-    return link.latency_s + size / link.bandwidth_bytes_per_s
-
-
-def _slowed(link: Link, ratio: float) -> Link:
-    return replace(
-        link,
-        latency_s=link.latency_s * ratio,
-        bandwidth_bytes_per_s=link.bandwidth_bytes_per_s / ratio,
-    )

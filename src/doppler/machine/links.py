@@ -12,8 +12,8 @@ import numpy as np
 from doppler.base.arrays import FloatArray, IntArray
 from doppler.base.progress import report
 from doppler.machine.bench import Bench, Pair, Sample, Span
-from doppler.machine.calibration import fit_link
 from doppler.machine.find import IN_FLIGHT
+from doppler.machine.fitting import fit_link
 from doppler.machine.robust import Samples, typical_s
 from doppler.topology.topology import Link, Topology
 

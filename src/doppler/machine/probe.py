@@ -17,7 +17,8 @@ from doppler.base.progress import report
 from doppler.base.writing import find_target, write_text
 from doppler.engine.backends.base import Backend
 from doppler.engine.backends.registry import make_backend
-from doppler.engine.engine import Engine, EngineConfig
+from doppler.engine.config import EngineConfig
+from doppler.engine.engine import Engine
 from doppler.errors import ConfigError, EngineError, OutOfMemoryError
 from doppler.graph.graph import Graph
 from doppler.graph.signatures import signatures

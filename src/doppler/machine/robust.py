@@ -1,6 +1,6 @@
 """Statistics of durations that a few odd samples do not mislead."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +23,13 @@ class Samples(NamedTuple):
 def equal(seconds: Sequence[float] | FloatArray) -> Samples:
     """Samples that all count the same."""
     return Samples(np.asarray(seconds, np.float64), np.ones(len(seconds)))
+
+
+def joined(several: Iterable[Samples]) -> Samples:
+    """All of them as one."""
+    rows = list(several)
+    seconds = np.concatenate([np.zeros(0), *(row.seconds for row in rows)])
+    return Samples(seconds, np.concatenate([np.zeros(0), *(row.weight for row in rows)]))
 
 
 def typical_s(samples: Sequence[float] | FloatArray, weight: FloatArray | None = None) -> float:

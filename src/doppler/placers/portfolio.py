@@ -27,7 +27,13 @@ from doppler.placers.planned_search import (
     without_limits,
 )
 from doppler.placers.registry import make_placer
-from doppler.placers.search.annealing import INSTANT, SearchConfig, search
+from doppler.placers.search.annealing import (
+    BUDGETED,
+    INSTANT,
+    InstantClock,
+    SearchConfig,
+    search,
+)
 from doppler.placers.solution import Member, Solution, solution_of
 from doppler.placers.warm_up import warm_up, warm_up_plans, warm_up_search
 from doppler.policies.arrays.checkpoint import has_shipped_policy
@@ -42,6 +48,8 @@ RELAXED_SHARE = 0.3  # of the time left, where memory is short, for search witho
 PLANS = 200  # at most, where evaluations bound the search instead of seconds
 MEMORY_AWARE = ("m-etf",)  # where memory has no limit it is `etf`
 EXACT = "cp-sat"
+LEARNED_S = 3e-6  # of a policy's first assignment, by vertex and device
+SLACK_S = 0.1  # that a member may exceed its share by
 LEARNED_SHARE = 0.25  # of the budget, in which the policy is sampled
 INSTANT_SHARE = 0.5  # of the budget, for the heuristics; search has the rest
 EXACT_VERTICES = 30  # up to which an exact solver often ends in seconds
@@ -131,16 +139,18 @@ class AutoPlacer(Shown):
     def _run(self, portfolio: "_Portfolio", seconds: float, evaluations: int | None) -> None:
         """Let the members find what they can in that time, or until nothing can be better."""
         end, repeatable = portfolio.began + seconds, evaluations is not None
-        if self.learned is not None:
+        if self.learned is not None and (repeatable or portfolio.has_time_for_policy(seconds)):
             has_limit = repeatable or self.learned.seconds is not None
             portfolio.run(self.learned, None if has_limit else LEARNED_SHARE * seconds)
         topology = portfolio.problem.topology
         instant = _instant(topology) if self.instant is None else self.instant
-        enough = end - (1 - INSTANT_SHARE) * seconds
+        clock = InstantClock(end - (1 - INSTANT_SHARE) * seconds - monotonic())
         for name in track(instant, "heuristics"):
-            if monotonic() > enough and portfolio.found_one() and not repeatable:
+            if not clock.has_time(name) and portfolio.found_one() and not repeatable:
                 break
-            portfolio.run(make_placer(name))
+            budget_s = clock.left_s if name in BUDGETED and not repeatable else None
+            with clock.timing():
+                portfolio.run(make_placer(name), budget_s)
         left = end - monotonic()
         portfolio.plan_waiting(inf if repeatable else end - (1 - PLANS_SHARE) * left)
         if not portfolio.found:
@@ -197,6 +207,11 @@ class _Portfolio:
     def is_done(self) -> bool:
         """Whether nothing better can be found, or Ctrl-C was pressed."""
         return self.interrupted or is_optimal(self.best().member.makespan_s, self.bound_s)
+
+    def has_time_for_policy(self, seconds: float) -> bool:
+        """Whether a policy gives its first assignment in about its share of the time."""
+        size = len(self.problem.graph.assigned) * self.problem.topology.num_devices
+        return size * LEARNED_S <= LEARNED_SHARE * seconds + SLACK_S
 
     def is_small(self) -> bool:
         """Whether an exact solver is installed and the graph is small enough for it."""

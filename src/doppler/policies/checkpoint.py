@@ -31,7 +31,7 @@ from doppler.policies.arrays.checkpoint import checked_metadata as checked_metad
 from doppler.policies.arrays.checkpoint import json_object as json_object
 from doppler.policies.arrays.checkpoint import read_provenance as read_provenance
 from doppler.policies.arrays.policy import ArrayPolicy
-from doppler.policies.arrays.tensor_file import read_tensor_file, reading
+from doppler.policies.arrays.tensor_file import check_sum, read_tensor_file, reading, with_checksum
 from doppler.policies.configs import CONFIGS, AnyConfig, largest, max_layers
 from doppler.policies.dual import DualPolicy
 from doppler.policies.kinds import empty_policy
@@ -102,15 +102,7 @@ def to_torch(arrays: ArrayPolicy) -> DualPolicy:
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
     """Write a safetensors file, whole or not at all, and never over a file of another kind."""
-    write_bytes(path, _in_order(save(tensors, metadata)), kind="checkpoint")
-
-
-def _in_order(data: bytes) -> bytes:
-    """A safetensors file with its header sorted, so that the same policy makes the same file."""
-    start = 8 + int.from_bytes(data[:8], "little")
-    header = json.dumps(json.loads(data[8:start]), sort_keys=True).encode()
-    header += b" " * (-len(header) % 8)  # tensors stay aligned
-    return len(header).to_bytes(8, "little") + header + data[start:]
+    write_bytes(path, with_checksum(save(tensors, metadata)), kind="checkpoint", durable=True)
 
 
 @contextmanager
@@ -122,6 +114,7 @@ def opened(path: Path) -> Iterator[Any]:
             hint="write it to a file first",
         )
     with reading(path), safe_open(path, framework="pt") as file:
+        check_sum(path.read_bytes(), path)
         yield file
 
 

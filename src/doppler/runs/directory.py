@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from doppler.assignment import write_assignment
+from doppler.base.writing import TEMPORARY, remove_temporaries
 from doppler.errors import CheckpointError, ConfigError, OutputError, TrainingError
 from doppler.mdp.features import FEATURE_VERSION
 from doppler.placers.learned.doppler import POLICY_FILE
@@ -47,6 +48,7 @@ from doppler.runs.manifest import (
     read_manifest,
     write_manifest,
 )
+from doppler.runs.validation_set import FILE as VALIDATION_FILE
 from doppler.topology.io import write_topology
 from doppler.trace import write_trace
 from doppler.training.exercise_record import ExerciseRecord
@@ -55,6 +57,8 @@ from doppler.training.trainer import Trainer
 FORMAT, VERSION = "doppler-training", 1
 STATE_FILE, LOCK_FILE = "state.safetensors", ".lock"
 BEST, BEST_FILES = "best", "*.assignment.json"
+FILES = (STATE_FILE, POLICY_FILE)  # that are written before config.json
+FOLDERS = (BEST, manifests.GRAPHS, manifests.TOPOLOGIES)
 
 
 @dataclass(slots=True)
@@ -80,21 +84,29 @@ class RunDir:
         _check_absent(path)
         with explained(path):
             path.mkdir(parents=True, exist_ok=True)
-            return cls(path, _locked(path))
+            made = cls(path, _locked(path))
+            _clear(path)
+            return made
 
     @classmethod
     def open(cls, path: Path) -> "RunDir":
         """One that is there."""
         manifests.check_run(path)
         with explained(path):
-            return cls(path, _locked(path))
+            found = cls(path, _locked(path))
+            for folder in (path, *(path / name for name in FOLDERS)):
+                remove_temporaries(folder)
+            return found
 
     def close(self) -> None:
         """Let other processes use it."""
         self._lock.close()
 
     def discard(self) -> None:
-        """Close it, and remove it if nothing was written."""
+        """Remove what was written if no run has begun, and the folder if nothing else is there."""
+        with suppress(OSError):
+            if not (self.path / manifests.FILE).exists():
+                _clear(self.path)
         self.close()
         with suppress(OSError):
             if [found.name for found in self.path.iterdir()] == [LOCK_FILE]:
@@ -174,8 +186,27 @@ def _check_absent(path: Path) -> None:
             f"`{path}` holds a training run already",
             hint=f"resume it: {_how_to_resume(path)}; or choose another directory",
         )
-    if path.is_dir() and any(found.name != LOCK_FILE for found in path.iterdir()):
+    if path.is_dir() and not _is_unfinished(path):
         raise ConfigError(f"`{path}` is not empty", hint="choose another directory")
+
+
+def _is_unfinished(path: Path) -> bool:
+    """Whether a folder is empty, or holds only what a run writes before its config.json."""
+    names = {found.name for found in path.iterdir() if not found.name.startswith(TEMPORARY)}
+    own = {LOCK_FILE, VALIDATION_FILE, *FILES, *FOLDERS}
+    return not names or (LOCK_FILE in names and names <= own)
+
+
+def _clear(path: Path) -> None:
+    """Remove what a run that was killed as it began has left."""
+    remove_temporaries(path)
+    for folder in (path / name for name in FOLDERS if (path / name).is_dir()):
+        remove_temporaries(folder)
+        for file in sorted(folder.glob("*.json")):
+            file.unlink()
+        folder.rmdir()
+    for name in FILES:
+        (path / name).unlink(missing_ok=True)
 
 
 def _locked(path: Path) -> IO[bytes]:

@@ -1,5 +1,6 @@
 """Manifest: what a run trains, and where it comes from: config.json, graphs and topologies."""
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -10,14 +11,14 @@ from secrets import token_hex
 from typing import Any, TypeVar
 
 from doppler.base.files import check_header, check_keys, parse_json, read_text
-from doppler.base.writing import write_text
+from doppler.base.writing import sync_folder, write_text
 from doppler.datasets import DrawnProblem
 from doppler.datasets.recipe import Recipe, recipe_from, recipe_to
 from doppler.errors import ConfigError, FormatError
 from doppler.formats import read_graph
 from doppler.graph.graph import Graph
 from doppler.graph.io import write_graph
-from doppler.topology.io import write_topology
+from doppler.topology.io import topology_to_json, write_topology
 from doppler.topology.presets import read_topology
 from doppler.topology.topology import Topology
 from doppler.training.config import TrainConfig
@@ -86,7 +87,7 @@ class Manifest:
             "command": self.command,
             "parent": None if self.parent is None else dict(self.parent),
             "graphs": [{"name": g.name, "digest": g.digest()} for g in self.graphs],
-            "topologies": [{"name": t.name} for t in self.topologies],
+            "topologies": [{"name": t.name, "digest": _digest(t)} for t in self.topologies],
         }
         if self.extensions:
             values[EXTENSIONS] = [dict(note) for note in self.extensions]
@@ -105,9 +106,11 @@ def write_manifest(manifest: Manifest, folder: Path) -> None:
         write_graph(graph, folder / file)
     for topology, file in zip(manifest.topologies, manifest.files()[TOPOLOGIES], strict=True):
         write_topology(topology, folder / file)
+    for key in (GRAPHS, TOPOLOGIES):
+        sync_folder(folder / key)
     document["config"] = config_to(manifest.config)
     text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
-    write_text(folder / FILE, text + "\n")
+    write_text(folder / FILE, text + "\n", durable=True)
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -129,6 +132,13 @@ def read_manifest(folder: Path) -> Manifest:
                 hint="put that one back, or start a new run with --from",
             )
     rows = _rows(document, TOPOLOGIES, source)
+    topologies = tuple(read_topology(folder / row["file"]) for row in rows)
+    for topology, row in zip(topologies, rows, strict=True):
+        if row.get("digest") != _digest(topology):
+            raise FormatError(
+                f"`{folder / row['file']}` is not the topology that the run was started with",
+                hint="put that one back, or start a new run with --from",
+            )
     extensions = document.get(EXTENSIONS, [])
     if not isinstance(extensions, list) or not all(isinstance(note, dict) for note in extensions):
         raise FormatError(f"{source}: `{EXTENSIONS}` must be a list of objects")
@@ -136,7 +146,7 @@ def read_manifest(folder: Path) -> Manifest:
     return Manifest(
         config=config_from(config, TrainConfig(), source=source),
         graphs=graphs,
-        topologies=tuple(read_topology(folder / row["file"]) for row in rows),
+        topologies=topologies,
         recipe=recipe,
         problems=() if recipe is None else recipe.draw_again(),
         command=str(document["command"]),
@@ -144,6 +154,11 @@ def read_manifest(folder: Path) -> Manifest:
         extensions=tuple(extensions),
         run_id=str(document["run"]),
     )
+
+
+def _digest(topology: Topology) -> str:
+    """`sha256:…` of all that a topology's file says."""
+    return f"sha256:{hashlib.sha256(topology_to_json(topology).encode()).hexdigest()}"
 
 
 def check_run(folder: Path) -> None:

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -16,17 +17,14 @@ from doppler.placers.search.improver import Improver
 from doppler.problem import Problem
 from doppler.scheduler.choose import DYNAMIC, FIXED
 from doppler.scheduler.list_scheduling import without_host
-from doppler.serving.incumbent import digest
+from doppler.serving.traces import TraceWindow, devices_of, times_of, trace_from
+from doppler.serving.watch import Change
 from doppler.sim.config import SimConfig
 from doppler.sim.simulator import Simulator
-from doppler.tasks import enumerate_tasks
 from doppler.topology.topology import Topology
-from doppler.trace import Trace, build_trace
+from doppler.trace import Trace
 from doppler.training.config import ExpertConfig
 
-# Traces that costs are taken from: the latest of each of the latest assignments. Many of one would
-# tell nothing of kernels on devices where it has none.
-WINDOW = 32
 ERRORS = 64  # predictions that the error is the mean of, the latest
 ANNEAL = ExpertConfig()  # its temperatures are those of the search
 
@@ -48,12 +46,15 @@ class Predictor:
         draws: int = 1,
         seed: int = 0,
         threads: int = 1,
+        repeats: int = 1,
+        stale: float = inf,
     ) -> None:
+        """`repeats` and `stale` are those of the `TraceWindow`."""
         self.graph, self.topology = graph, topology
         self._sim, self._draws, self._seed, self._threads = sim, draws, seed, threads
         self.calibrated = topology  # what costs come from
         self._improver = self._make(topology)
-        self.traces: dict[str, Trace] = {}  # by the digest of the assignment, the latest last
+        self.traces = TraceWindow(graph, topology, repeats=repeats, stale=stale)
         self.errors: deque[float] = deque(maxlen=ERRORS)
         kernels = graph.kernels
         self._has_kernels = bool(kernels) and all(kernels[v] for v in graph.assigned.tolist())
@@ -90,28 +91,35 @@ class Predictor:
         except MissingExtraError:
             return None
 
-    def add(self, devices: IntArray, trace: Trace) -> None:
+    def add(self, devices: IntArray, trace: Trace, now: int = 0) -> None:
         """Take the trace of (V,) devices, and see how far off its prediction was."""
-        measured_s, predicted_s = trace.makespan_s, self.cost_s(devices)
-        if measured_s > 0 and np.isfinite(predicted_s):
-            self.errors.append(abs(predicted_s - measured_s) / measured_s)
+        self.compare(devices, trace.makespan_s)
         if self._has_kernels and self._is_ours(trace):
-            self._keep(devices, trace)
+            self.traces.add(devices, trace, now)
 
-    def recalibrate(self) -> None:
+    def compare(self, devices: IntArray, measured_s: float) -> None:
+        """See how far off the prediction of (V,) devices is."""
+        predicted_s = self.cost_s(devices)
+        if 0 < measured_s < inf and np.isfinite(predicted_s):
+            self.errors.append(abs(predicted_s - measured_s) / measured_s)
+
+    def changed(self, change: Change, since: int, now: int) -> None:
+        """Count what the machine was before a change no more, and predictions of it."""
+        self.traces.changed(change, since, now)
+        self.errors.clear()
+
+    def recalibrate(self, now: int = 0) -> None:
         """Predict from the latest traces from here on."""
-        if self.traces:
-            from doppler.machine.calibration import calibrate
-
-            self.calibrated = calibrate(self.topology, self.graph, self.traces.values())
+        if len(self.traces):
+            self.calibrated = self.traces.calibrated(now)
             self._improver = self._make(self.calibrated)
 
     def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """All that changes, as arrays and JSON values."""
         arrays: dict[str, Any] = {}
-        for i, trace in enumerate(self.traces.values()):
-            arrays[f"trace.{i}.devices"] = devices_of(self.graph, trace)
-            arrays[f"trace.{i}.times"] = times_of(self.graph, self.topology, trace)
+        for i, dated in enumerate(self.traces):
+            arrays[f"trace.{i}.devices"] = devices_of(self.graph, dated.trace)
+            arrays[f"trace.{i}.times"] = times_of(self.graph, self.topology, dated.trace)
         return arrays, {"errors": list(self.errors)}
 
     def load_state(self, arrays: Mapping[str, Any], values: Mapping[str, Any]) -> None:
@@ -120,13 +128,7 @@ class Predictor:
         count = sum(key.startswith("trace.") and key.endswith(".times") for key in arrays)
         for i in range(count):
             devices, times = arrays[f"trace.{i}.devices"], arrays[f"trace.{i}.times"]
-            self._keep(devices, trace_from(self.graph, self.topology, devices, times))
-
-    def _keep(self, devices: IntArray, trace: Trace) -> None:
-        self.traces.pop(key := digest(devices), None)
-        self.traces[key] = trace
-        if len(self.traces) > WINDOW:
-            del self.traces[next(iter(self.traces))]
+            self.traces.add(devices, trace_from(self.graph, self.topology, devices, times), 0)
 
     def _is_ours(self, trace: Trace) -> bool:
         """Whether a trace is of these devices and links, and something was done there."""
@@ -146,32 +148,3 @@ class Predictor:
         return self._improver.improve(
             devices, moves, hot=ANNEAL.hot, cold=ANNEAL.cold, seed=seed, threads=self._threads
         )
-
-
-def times_of(graph: Graph, topology: Topology, trace: Trace) -> FloatArray:
-    """(3, N) when each task of a trace was ready, began and ended, by the number of the task."""
-    tasks = enumerate_tasks(graph, topology, devices_of(graph, trace))
-    size, width = graph.num_vertices, topology.num_devices
-    moves = trace.is_transfer
-    keys = tasks.tensor * width + tasks.target  # ascending
-    task = trace.vertex.copy()
-    task[moves] = size + np.searchsorted(keys, (trace.tensor * width + trace.device)[moves])
-    times = np.zeros((3, size + tasks.num_transfers))
-    times[:, task] = trace.ready_s, trace.begin_s, trace.end_s
-    return times
-
-
-def devices_of(graph: Graph, trace: Trace) -> IntArray:
-    """(V,) the device that ran each vertex."""
-    execs = ~trace.is_transfer
-    devices = np.full(graph.num_vertices, -1, np.int64)
-    devices[trace.vertex[execs]] = trace.device[execs]
-    return devices
-
-
-def trace_from(
-    graph: Graph, topology: Topology, devices: IntArray, times: FloatArray, placer: str = ""
-) -> Trace:
-    """The trace of (V,) devices with the times that `times_of` gave."""
-    tasks = enumerate_tasks(graph, topology, devices)
-    return build_trace(graph, topology, tasks, (times[0], times[1], times[2]), placer=placer)

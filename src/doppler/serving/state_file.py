@@ -22,7 +22,7 @@ def write_state(path: Path, graph: Graph, topology: Topology, exploration: Explo
         "topology": topology.name,
         "exploration": exploration.state(),
     }
-    write_text(path, to_json(document), kind=FORMAT)
+    write_text(path, to_json(document), kind=FORMAT, durable=True)
 
 
 def read_state(path: Path, graph: Graph, topology: Topology, exploration: Exploration) -> None:

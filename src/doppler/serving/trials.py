@@ -15,8 +15,9 @@ from doppler.errors import DopplerError, TrainingError
 from doppler.executor import Executor
 from doppler.graph.graph import Graph
 from doppler.serving.incumbent import LOST, Incumbent, digest
-from doppler.serving.prediction import Predictor, times_of, trace_from
+from doppler.serving.prediction import Predictor
 from doppler.serving.race import FIRST_LOOK, winner
+from doppler.serving.traces import times_of, trace_from
 from doppler.topology.topology import Topology
 from doppler.trace import Trace
 from doppler.training.config import RealConfig

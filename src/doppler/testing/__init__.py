@@ -1,6 +1,7 @@
-"""Suites that placers and executors from anywhere can run on themselves."""
+"""Suites for placers and executors from anywhere, and a server in virtual time."""
 
 from doppler.testing.executors import ExecutorContract, check_trace
 from doppler.testing.placers import PlacerContract
+from doppler.testing.servers import VirtualServer
 
-__all__ = ["ExecutorContract", "PlacerContract", "check_trace"]
+__all__ = ["ExecutorContract", "PlacerContract", "VirtualServer", "check_trace"]

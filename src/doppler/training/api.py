@@ -229,7 +229,8 @@ def executors(stack: ExitStack, executor: Executor | None = None) -> MakeExecuto
     def make(manifest: Manifest) -> Executor | None:
         if executor is not None or "real" not in manifest.config.stages:
             return executor
-        from doppler.engine.engine import Engine, EngineConfig
+        from doppler.engine.config import EngineConfig
+        from doppler.engine.engine import Engine
 
         config = manifest.config
         engine = Engine(

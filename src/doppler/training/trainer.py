@@ -313,6 +313,10 @@ class Trainer:
             kept["state"].setdefault(int(number), {})[key] = tensor
         self.optimizer.load_state_dict(kept)
         self.stage, self.update = values["stage"], values["update"]
+        if not (isinstance(self.stage, int) and 0 <= self.stage <= self._last + 1):
+            raise ValueError(f"`stage` is {self.stage!r}, there are {self._last + 1}")
+        if not (isinstance(self.update, int) and self.update >= 0):
+            raise ValueError(f"`update` is {self.update!r}")
         self.seconds, self.stage_began_s = values["seconds"], values["stage_began_s"]
         for i, (record, numbers) in enumerate(
             zip(self.all_records, values["exercises"], strict=True)

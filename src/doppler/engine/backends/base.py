@@ -168,8 +168,10 @@ class Backend(Protocol):
         """Give up all arenas."""
         ...
 
-    def stop(self) -> None:
+    def stop(self, grace_s: float | None = None) -> None:
         """Let go of what still runs after a failure: wait a moment for it, then abandon it.
+
+        The moment is `grace_s`, by default long enough that what does not end then hangs.
 
         Afterwards nothing of the run is left, and another may begin. Arenas that abandoned work
         may still write to are given up.

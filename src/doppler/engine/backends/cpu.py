@@ -202,9 +202,9 @@ class CpuBackend:
         """Give up all arenas."""
         self._arenas.clear()
 
-    def stop(self) -> None:
+    def stop(self, grace_s: float | None = None) -> None:
         """Drop what has not begun, wait a moment for the rest, then put others in its place."""
-        until = perf_counter() + self.grace_s
+        until = perf_counter() + (self.grace_s if grace_s is None else grace_s)
         self._run.stop()
         try:
             for crew in self._crews:
@@ -217,18 +217,20 @@ class CpuBackend:
                 with suppress(TaskError):
                     self.wait(left_s)
         finally:
-            self._abandon()
+            self._abandon(hangs=grace_s is None)
 
-    def _abandon(self) -> None:
-        """Leave kernels that hang, and their threads, to themselves; others take their place.
+    def _abandon(self, *, hangs: bool = True) -> None:
+        """Leave kernels that hang, or take long, and their threads, to themselves.
 
-        Such a thread ends when its kernel does: all it still finds in its queue is that it may go.
-        Until then it may write to the memory that it was given, which nobody uses any more.
+        Others take their place. Such a thread ends when its kernel does: all it still finds in its
+        queue is that it may go. Until then it may write to the memory that it was given, which
+        nobody uses any more.
         """
         if self._running:
             self._arenas.clear()
         for i in sorted(set(self._running.values())):
-            log.warning("%s hangs: new threads take its place", self._crews[i].name)
+            level, what = (logging.WARNING, "hangs") if hangs else (logging.INFO, "is busy")
+            log.log(level, "%s %s: new threads take its place", self._crews[i].name, what)
             self._abandoned = [w for w in self._abandoned if w.is_alive()]
             self._abandoned += self._crews[i].workers
             self._renew(i)

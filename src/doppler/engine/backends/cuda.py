@@ -189,12 +189,12 @@ class CudaBackend(NeverInline):
             end_s[task] = self._seconds(target, end)
         return begin_s, end_s
 
-    def stop(self) -> None:
+    def stop(self, grace_s: float | None = None) -> None:
         """Wait a moment for what still runs. If it does not end, no run can begin until it has."""
         self.end()
         self._unsettled = True
         try:
-            if self._drain(self.grace_s):
+            if self._drain(self.grace_s if grace_s is None else grace_s):
                 self._forget()
         except RuntimeError as error:
             self._broken = first_line(error)

@@ -153,7 +153,7 @@ class NullBackend(NeverInline):
     def free_arenas(self) -> None:
         """Nothing to free."""
 
-    def stop(self) -> None:
+    def stop(self, grace_s: float | None = None) -> None:
         """Forget what runs."""
         self._running = []
 

@@ -8,6 +8,8 @@ best in simulation is kept.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
+from time import monotonic
 
 import numpy as np
 
@@ -16,12 +18,13 @@ from doppler.base.arrays import FloatArray, IntArray
 from doppler.base.progress import track
 from doppler.errors import ConfigError
 from doppler.graph.graph import Graph
-from doppler.placers.base import Placer, assign, refuse_budget
+from doppler.placers.base import Placer, assign, checked_budget
 from doppler.problem import Problem
 from doppler.sim.simulator import Simulator
 
 IMBALANCES = (0.03, 0.1, 0.3)  # by how much a part may exceed its share
 TOTAL = 2**26  # what the weights add up to; partitioners compute in 32 bits
+LONGER = 2.0  # times as long as any before it that the next cut may take: it has twice the parts
 MAX_SWAPS = 5000  # of two parts' devices that are tried for one cut
 
 
@@ -42,8 +45,13 @@ Cut = Callable[[Weighted, FloatArray, float, int], IntArray]
 def place_parts(
     placer: Placer, problem: Problem, cut: Cut, *, tries: int, seed: int, budget_s: float | None
 ) -> Assignment:
-    """The best assignment, in simulation, of those made from `tries` cuts of each kind."""
-    refuse_budget(placer, budget_s, "it makes as many cuts as `tries` says")
+    """The best assignment, in simulation, of those made from `tries` cuts of each kind.
+
+    With a budget, cuts into few parts come first, and none is begun that would last too long, as
+    those before it tell.
+    """
+    began = monotonic()
+    until = inf if budget_s is None else began + checked_budget(budget_s)
     graph, topology = problem.graph, problem.topology
     assigned, rng = graph.assigned, np.random.default_rng(seed)
     devices = np.full(graph.num_vertices, -1)
@@ -56,11 +64,15 @@ def place_parts(
     kinds = [
         (k, imbalance) for k in counts for imbalance in IMBALANCES if k > 1 for _ in range(tries)
     ]
-    found = [np.where(graph.is_input, -1, fastest[0])]
-    for k, imbalance in track(kinds, placer.name):
+    found, longest = [np.where(graph.is_input, -1, fastest[0])], 0.0
+    for k, imbalance in track(kinds if budget_s is None else kinds[::-1], placer.name):
+        started = monotonic()
+        if started + LONGER * longest > until:
+            break
         share = speed[fastest[:k]] / speed[fastest[:k]].sum()
         devices[assigned] = cut(weighted, share, imbalance, int(rng.integers(2**31)))
-        found.append(lay_out(problem, devices, fastest))
+        found.append(lay_out(problem, devices, fastest, until))
+        longest = max(longest, monotonic() - started)
     table = np.unique(np.array(found), axis=0)
     makespans = Simulator(problem).makespans(graph, table)
     return assign(placer, problem, table[int(np.argmin(makespans))])
@@ -113,7 +125,7 @@ def device_speeds(problem: Problem) -> FloatArray:
     return relative
 
 
-def lay_out(problem: Problem, parts: IntArray, devices: IntArray) -> IntArray:
+def lay_out(problem: Problem, parts: IntArray, devices: IntArray, until: float = inf) -> IntArray:
     """(V,) a device for each vertex: part i starts on `devices[i]`, then parts trade places.
 
     Two parts trade as long as that lowers the estimate: the longest work of a device plus the
@@ -135,7 +147,7 @@ def lay_out(problem: Problem, parts: IntArray, devices: IntArray) -> IntArray:
         transfer_s = (fixed + moves * latency[pairs] + moved * slope[pairs]).sum()
         return float(load[np.arange(size), on].max() + transfer_s / size)
 
-    on = _trade(np.array(devices), estimate)
+    on = _trade(np.array(devices), estimate, until)
     return np.where(graph.is_input, -1, on[parts])
 
 
@@ -149,14 +161,16 @@ def _traffic(graph: Graph, parts: IntArray, size: int) -> tuple[IntArray, IntArr
     return parts[graph.tensor_producer[tensor]], pairs % size, tensor
 
 
-def _trade(on: IntArray, estimate: Callable[[IntArray], float]) -> IntArray:
-    """Swap two entries wherever that lowers the estimate, until none does."""
+def _trade(on: IntArray, estimate: Callable[[IntArray], float], until: float) -> IntArray:
+    """Swap two entries wherever that lowers the estimate, until none does or time is up."""
     best, left, better = estimate(on), MAX_SWAPS, True
     pairs = [(i, j) for i in range(len(on)) for j in range(i)][:MAX_SWAPS]
     while better and left > 0:
         better = False
         for i, j in pairs:
             left -= 1
+            if monotonic() > until:
+                return on
             on[[i, j]] = on[[j, i]]
             value = estimate(on)
             if value < best * (1 - 1e-12):

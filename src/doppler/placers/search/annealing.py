@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from math import inf
+from math import inf, isfinite
 from operator import index
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,12 @@ INSTANT = (  # the quickest first: a portfolio may stop on the way
     "metis",
     "critical-path",
 )
+
+
+BUDGETED = frozenset({"metis"})  # of these, those that take a budget
+SLOWER = {"critical-path": 10.0}  # than any before it, on thousands of vertices and 64 devices
+START_SHARE = 0.5  # of a budget, for the heuristics that search begins from
+LEAST_S = 1e-3  # of a budget that is spent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,10 +115,16 @@ class AnnealingPlacer(Shown):
     ) -> Assignment:
         """The best assignment found within the budget."""
         warm_up_search()
-        config = self.config
+        began, config = monotonic(), self.config
         if budget_s is not None:
             config = replace(config, seconds=budget_s, evaluations=None)
-        result = search(problem, starting_points(problem, seed), config, seed=seed)
+        if config.evaluations is not None:
+            starts = starting_points(problem, seed)
+        else:
+            starts = starting_points(problem, seed, START_SHARE * config.seconds)
+            left = config.seconds - (monotonic() - began)
+            config = replace(config, seconds=max(left, LEAST_S))
+        result = search(problem, starts, config, seed=seed)
         return assign(self, problem, result.devices)
 
 
@@ -122,15 +135,46 @@ class LocalSearchPlacer(AnnealingPlacer):
     hot = 0.0
 
 
-def starting_points(problem: Problem, seed: int) -> list[IntArray]:
-    """(V,) assignments of the instant heuristics, to search from; of those that are installed."""
-    found = []
+def starting_points(problem: Problem, seed: int, seconds: float = inf) -> list[IntArray]:
+    """(V,) assignments of the instant heuristics, to search from; of those that are installed.
+
+    Some are left out where all would take longer than some seconds.
+    """
+    found: list[IntArray] = []
+    clock = InstantClock(seconds)
     for name in INSTANT:
-        try:
-            found.append(make_placer(name).place(problem, seed=seed).devices)
-        except MissingExtraError:
-            continue
+        if found and not clock.has_time(name):
+            break
+        with clock.timing(), suppress(MissingExtraError):
+            budget_s = clock.left_s if name in BUDGETED and isfinite(seconds) else None
+            found.append(make_placer(name).place(problem, seed=seed, budget_s=budget_s).devices)
     return found
+
+
+class InstantClock:
+    """Whether there is time for one more of the instant heuristics, the quickest of which go first.
+
+    The next one takes as long as the longest before it, or as many times as `SLOWER` says.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._until, self._longest_s = monotonic() + seconds, 0.0
+
+    @property
+    def left_s(self) -> float:
+        """Seconds, a moment at least."""
+        return max(self._until - monotonic(), LEAST_S)
+
+    def has_time(self, name: str) -> bool:
+        """Whether a heuristic would end in time."""
+        return monotonic() + SLOWER.get(name, 1.0) * self._longest_s <= self._until
+
+    @contextmanager
+    def timing(self) -> Iterator[None]:
+        """The time that one takes."""
+        began = monotonic()
+        yield
+        self._longest_s = max(self._longest_s, monotonic() - began)
 
 
 def search(
@@ -162,7 +206,9 @@ class _Search:
         self.quantile = -1.0 if config.quantile is None else config.quantile
         count = config.chains or len(cores()) or 1
         self.scratches = [make_scratch(self.arrays) for _ in range(count)]
+        began = monotonic()
         ranked = sorted((self._chain(start) for start in starts), key=lambda c: float(c.cost[0]))
+        self._step_s = (monotonic() - began) / len(starts)  # roughly, of a move
         self.chains = [self._copy(ranked[i % len(ranked)]) for i in range(count)]
         self.evaluations = len(starts) * config.draws
         self.history: list[tuple[float, int, float]] = []
@@ -193,7 +239,8 @@ class _Search:
 
         By seconds, slices adapt to the clock; by evaluations they do not, so that runs repeat.
         """
-        config, steps = self.config, 64
+        config = self.config
+        steps = int(min(max(config.seconds / max(self._step_s, 1e-9) / 2, 1), 64))
         per_step = len(self.chains) * config.draws
         while True:
             spent = monotonic() - began
@@ -208,7 +255,7 @@ class _Search:
                 return
             yield share, steps
             took = monotonic() - began - spent
-            steps = int(min(max(steps * SLICE_S / max(took, 1e-6), 16), 4 * steps))
+            steps = int(min(max(steps * SLICE_S / max(took, 1e-6), 1), 4 * steps))
 
     def _advance(self, number: int, share: float, steps: int) -> None:
         """Let every chain try some moves, at the temperature of this share of the budget."""

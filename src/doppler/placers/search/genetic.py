@@ -10,9 +10,12 @@ from doppler.base.arrays import FloatArray, IntArray, unbox_fields
 from doppler.base.progress import report
 from doppler.errors import ConfigError, Interrupted
 from doppler.placers.base import Shown, assign
-from doppler.placers.search.annealing import starting_points
+from doppler.placers.search.annealing import START_SHARE, starting_points
 from doppler.problem import Problem
 from doppler.sim.simulator import Simulator
+
+LEAST = 8  # individuals
+GENE_S = 3e-8  # that a key of an individual takes in a generation, beside its simulation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +31,7 @@ class GeneticConfig:
 
     def __post_init__(self) -> None:
         unbox_fields(self)
-        if not self.seconds > 0 or self.population < 8 or (self.generations or 1) < 1:
+        if not self.seconds > 0 or self.population < LEAST or (self.generations or 1) < 1:
             raise ConfigError("the budget must be positive and the population at least 8")
         if self.elite <= 0 or self.mutants < 0 or self.elite + self.mutants >= 1:
             raise ConfigError("elite and mutants must leave room for children")
@@ -57,7 +60,14 @@ class GeneticPlacer(Shown):
             config = replace(config, seconds=budget_s, generations=None)
         graph, simulator, size = problem.graph, Simulator(problem), problem.topology.num_devices
         began = monotonic()
-        starts = starting_points(problem, seed)
+        if config.generations is not None:
+            starts = starting_points(problem, seed)
+        else:
+            starts = starting_points(problem, seed, START_SHARE * config.seconds)
+            costs_s, most = _affordable(problem, simulator, starts, began + config.seconds)
+            if most < LEAST:  # no time to breed
+                return assign(self, problem, starts[int(np.argmin(costs_s))])
+            config = replace(config, population=min(config.population, most))
         keys = rng.random((config.population, graph.num_vertices, size))
         for row, devices in zip(keys, starts, strict=False):
             row[np.arange(len(row)), np.maximum(devices, 0)] += 1.0
@@ -80,6 +90,17 @@ class GeneticPlacer(Shown):
         except (KeyboardInterrupt, Interrupted):
             pass  # anytime: the best so far is returned
         return assign(self, problem, best)
+
+
+def _affordable(
+    problem: Problem, simulator: Simulator, starts: list[IntArray], until: float
+) -> tuple[FloatArray, int]:
+    """(K,) makespans of K starts, and individuals of which two generations end in time."""
+    began = monotonic()
+    costs_s = simulator.makespans(problem.graph, np.array(starts))
+    genes = problem.graph.num_vertices * problem.topology.num_devices
+    each_s = (monotonic() - began) / len(starts) + genes * GENE_S
+    return costs_s, int((until - monotonic()) / each_s / 2)
 
 
 def _next_generation(

@@ -1,10 +1,12 @@
-"""Reading safetensors files as arrays."""
+"""Safetensors files: read as arrays, and with a checksum."""
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +17,7 @@ from doppler.errors import CheckpointError, FormatError
 
 Floats = npt.NDArray[np.float32]
 
+CHECKSUM = "checksum"  # in the metadata
 FLOAT = "F32"  # the dtype of all weights
 
 
@@ -74,6 +77,7 @@ def read_tensor_file(path: Path, data: bytes | None = None) -> TensorFile:
         except FormatError as error:
             raise CheckpointError(error.message, hint=error.hint or "may you read it?") from None
         tensors = deserialize(data)  # type: ignore[no-untyped-call]
+        check_sum(data, path)
         entries = {
             name: Entry(tensor["dtype"], tuple(tensor["shape"]), bytes(tensor["data"]))
             for name, tensor in tensors
@@ -88,3 +92,37 @@ def _texts(data: bytes) -> dict[str, str]:
         return json.loads(data[8 : 8 + length]).get("__metadata__") or {}
     except ValueError as error:  # an unknown key with a number that is too long for Python
         raise SafetensorError(f"its header cannot be read: {error}") from None
+
+
+def with_checksum(data: bytes) -> bytes:
+    """A safetensors file with its header sorted, and a checksum of the rest in its metadata.
+
+    So the same tensors make the same file, and one that was damaged is noticed.
+    """
+    header, body = _parts(data)
+    header.setdefault("__metadata__", {})[CHECKSUM] = _digest(header, body)
+    text = json.dumps(header, sort_keys=True).encode()
+    text += b" " * (-len(text) % 8)  # tensors stay aligned
+    return len(text).to_bytes(8, "little") + text + body
+
+
+def check_sum(data: bytes, path: Path) -> None:
+    """Raise a `CheckpointError` where a valid file is not as it was written; old ones may be."""
+    texts = _texts(data)
+    if CHECKSUM in texts and texts[CHECKSUM] != _digest(*_parts(data)):
+        raise CheckpointError(
+            f"`{path}` is damaged: its checksum is not that of what is in it",
+            hint="use an earlier checkpoint, or a copy",
+        )
+
+
+def _parts(data: bytes) -> tuple[dict[str, Any], bytes]:
+    start = 8 + int.from_bytes(data[:8], "little")
+    return json.loads(data[8:start]), data[start:]
+
+
+def _digest(header: dict[str, Any], body: bytes) -> str:
+    texts = {k: v for k, v in header.get("__metadata__", {}).items() if k != CHECKSUM}
+    sha = hashlib.sha256(json.dumps(header | {"__metadata__": texts}, sort_keys=True).encode())
+    sha.update(body)
+    return f"sha256:{sha.hexdigest()}"
