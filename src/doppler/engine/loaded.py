@@ -76,7 +76,8 @@ class Loaded:
             given = random_blocks(self.graph)
         else:
             given = input_blocks(self.graph, inputs, skipped=self._unchanged(inputs))
-        self._given |= {t: (x, _version(x)) for t, x in given.items()}
+        whole = {t: (inputs or {}).get(self.graph.meta_ops[v]) for v, t in self._inputs}
+        self._given |= {t: (whole[t], _version(whole[t])) for t in given}
         self._blocks |= {t: _tensor(x, shared=bool(self.in_cell[t])) for t, x in given.items()}
         for (tensor, _), placed in self._placed.items():
             placed.copy_(self._blocks[tensor])
@@ -88,7 +89,7 @@ class Loaded:
                 cell.value = self._backend.share(self._blocks[tensor], device)
 
     def _unchanged(self, inputs: Mapping[str, Any]) -> frozenset[int]:
-        """The input vertices that hold all of a tensor which was given before, as it is now."""
+        """The input vertices that hold blocks of what was given before, and is as it was."""
         if not self._given:
             return frozenset()
         names, found = self.graph.meta_ops, []

@@ -9,6 +9,8 @@ that waits for nothing else that the operation would not have waited for itself.
 from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
 
+PIECES, NONE = "pieces", "none"  # ways to coarsen
+
 
 class Groups:
     """Vertices of an acyclic graph, grouped so that the graph of the groups stays acyclic.

@@ -14,6 +14,7 @@ from doppler.graph.graph import Graph
 
 if TYPE_CHECKING:
     from doppler.assignment import Assignment
+    from doppler.frontends.lifting import Lifting
     from doppler.topology.topology import Topology
 
 
@@ -45,6 +46,7 @@ class TorchModel:
     in_spec: TreeSpec = field(repr=False)  # of (args, kwargs)
     out_spec: TreeSpec = field(repr=False)
     mutated: tuple[str, ...] = ()  # weights that a run changes
+    lifting: "Lifting | None" = None  # how much of it was sharded; None if that was not asked for
 
     def __repr__(self) -> str:
         return f"<TorchModel: {self.graph!r}, {len(self.weights)} weights>"
