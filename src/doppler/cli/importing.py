@@ -8,9 +8,11 @@ import typer
 
 from doppler.cli.options import AsJson, Force, GraphOutput, Imports
 from doppler.cli.output import print_json, stdout, take_stdout
-from doppler.errors import MissingExtraError
+from doppler.errors import ConfigError, MissingExtraError
 
 if TYPE_CHECKING:
+    from doppler.frontends.lifting.lift_report import Lifting
+    from doppler.frontends.torch_model import TorchModel
     from doppler.graph import Graph
 
 PT2 = "pt2"  # format of PyTorch models
@@ -37,6 +39,13 @@ def import_graph(
             "operation, or at most N pieces.",
         ),
     ] = "pieces",
+    parts: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Of a model: cut its operations into N shards, a power of two, where they can be.",
+        ),
+    ] = None,
     imports: Imports = None,
     force: Force = False,
     as_json: AsJson = False,
@@ -48,24 +57,39 @@ def import_graph(
     Example: dop import chainmm.txt -o chainmm.json
     """
     from doppler.base.writing import check_output
+    from doppler.formats import read_graph
     from doppler.graph import write_graph
     from doppler.graph.io import FORMAT
 
     take_stdout(output, as_json=as_json)
     check_output(output, kind=FORMAT, inputs=(file,), force=force)
-    graph = _read(file, output, format_name, coarsen, imports or ())
+    if not _is_model(file, format_name):
+        if parts is not None:
+            raise ConfigError(
+                f"{file} is a graph, and --parts cuts models",
+                hint="import a .pt2 file, or shard a program with `dop shard`",
+            )
+        graph, lifting = read_graph(file, format_name=format_name), None
+    else:
+        model = _read_model(file, output, coarsen, parts, imports or ())
+        graph, lifting = model.graph, model.lifting
     write_graph(graph, output, force=force)
-    _summarize(graph, output, as_json=as_json)
+    _summarize(graph, lifting, output, as_json=as_json)
 
 
-def _read(
-    file: Path, output: Path, format_name: str | None, coarsen: str, imports: Sequence[str]
-) -> "Graph":
-    from doppler.base.files import STANDARD_STREAM, is_pipe
-    from doppler.formats import read_graph
+def _is_model(file: Path, format_name: str | None) -> bool:
+    from doppler.base.files import is_pipe
 
-    if format_name != PT2 and (format_name or is_pipe(file) or not _is_archive(file)):
-        return read_graph(file, format_name=format_name)
+    if format_name is not None:
+        return format_name == PT2
+    return not is_pipe(file) and _is_archive(file)
+
+
+def _read_model(
+    file: Path, output: Path, coarsen: str, parts: int | None, imports: Sequence[str]
+) -> "TorchModel":
+    from doppler.base.files import STANDARD_STREAM
+
     try:
         from doppler.frontends.archive import import_modules, read_model
     except ImportError:
@@ -73,10 +97,10 @@ def _read(
     import_modules(imports)
     grain = int(coarsen) if coarsen.isdecimal() else coarsen
     folder = "" if str(output) == STANDARD_STREAM else output.parent
-    return read_model(file, coarsen=grain, folder=folder).graph
+    return read_model(file, coarsen=grain, parts=parts, folder=folder)
 
 
-def _summarize(graph: "Graph", output: Path, *, as_json: bool) -> None:
+def _summarize(graph: "Graph", lifting: "Lifting | None", output: Path, *, as_json: bool) -> None:
     inputs = int(graph.is_input.sum())
     if as_json:
         print_json(
@@ -89,12 +113,15 @@ def _summarize(graph: "Graph", output: Path, *, as_json: bool) -> None:
                 "edges": graph.num_edges,
                 "digest": graph.digest(),
             }
+            | (lifting.to_json() if lifting else {})
         )
     else:
         stdout().print(
             f"{output}: {graph.num_vertices} vertices ({inputs} inputs), "
             f"{graph.num_tensors} tensors, {graph.num_edges} edges"
         )
+        if lifting:
+            stdout().print(str(lifting))
 
 
 def _is_archive(path: Path) -> bool:

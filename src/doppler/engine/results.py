@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from doppler.base.arrays import rows
 from doppler.errors import EngineError
 from doppler.graph.graph import Graph
 from doppler.sharding.evaluate import kernel_of
@@ -45,17 +44,21 @@ def _block(graph: Graph, tensor: int) -> tuple[list[list[int]], list[int], list[
     blocks = kernel_of(graph, v).attributes.get("blocks")
     if blocks is None:
         return None
-    at = rows(graph.output_ptr, graph.output_tensor)[v].index(tensor)
+    made = graph.output_tensor[graph.output_ptr[v] : graph.output_ptr[v + 1]].tolist()
     try:
-        entry = blocks[at]
+        entry = blocks[made.index(tensor)]
         if entry is None:
             return None
         ranges, atoms, whole = entry["block"], entry["atoms"], entry["whole"]
-        assert all(type(n) is int and n > 0 for n in (*atoms, *whole))
-        assert prod(atoms) == prod(whole) and len(ranges) == len(atoms)
-        assert all(0 <= low < high <= n for (low, high), n in zip(ranges, atoms, strict=True))
-    except (AssertionError, IndexError, KeyError, TypeError, ValueError):
+        fits = all(type(n) is int and n > 0 for n in (*atoms, *whole))
+        fits = fits and prod(atoms) == prod(whole)
+        fits = fits and all(
+            0 <= low < high <= n for (low, high), n in zip(ranges, atoms, strict=True)
+        )
+    except (IndexError, KeyError, TypeError, ValueError):
+        fits = False
+    if not fits:
         raise EngineError(
             f"vertex `{graph.vertex_names[v]}` has result blocks that are none: {blocks!r:.80}"
-        ) from None
+        )
     return ranges, atoms, whole

@@ -20,17 +20,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch.export import ExportedProgram
 
 from doppler.base.files import source_name, title_of
-from doppler.engine.loaded import random_blocks
+from doppler.engine.loaded import random_inputs
 from doppler.errors import ConfigError, DopplerError, FormatError, ModelError
-from doppler.frontends.torch_export import PIECES, from_program
+from doppler.frontends.coarsen import PIECES
+from doppler.frontends.torch_export import (
+    check_coarsening,
+    check_parts,
+    from_functional,
+    make_functional,
+)
 from doppler.frontends.torch_model import TorchModel
 from doppler.graph.graph import Graph
-from doppler.sharding.evaluate import kernel_of, output_of
 
 PT2 = "pt2"  # format, in the provenance of a graph
 _PART = re.compile(
@@ -49,15 +53,26 @@ _SAFE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 
 
 def read_model(
-    path: str | Path, *, coarsen: str | int = PIECES, folder: str | Path = ""
+    path: str | Path,
+    *,
+    coarsen: str | int = PIECES,
+    parts: int | None = None,
+    folder: str | Path = "",
 ) -> TorchModel:
     """The model in a .pt2 file, its graph with a reference to the file as seen from a folder."""
     source, digest = source_name(path), _sha256(path)
     program = read_program(path)
     provenance = {"format": PT2, "file": _seen_from(folder, path), "sha256": digest}
     provenance["coarsen"] = str(coarsen)
+    if parts is not None:
+        provenance["parts"] = str(parts)
     try:
-        return from_program(program, coarsen=coarsen, name=title_of(path), provenance=provenance)
+        check_coarsening(coarsen)
+        check_parts(parts)
+        program = make_functional(program)
+        return from_functional(
+            program, coarsen=coarsen, parts=parts, name=title_of(path), provenance=provenance
+        )
     except DopplerError as error:
         raise type(error)(f"{source}: {error.message}", hint=error.hint) from error
     except Exception as error:  # a program that was not written by torch may cause anything
@@ -92,22 +107,26 @@ def model_inputs(
     if graph.provenance.get("format") != PT2:
         return None if given is None else dict(given)
     if folder is None:
-        return {**_random(graph), **(given or {})}
+        return {**random_inputs(graph), **(given or {})}
     path = folder / graph.provenance.get("file", "")
     if _sha256(path) != graph.provenance.get("sha256"):
         raise ModelError(
             f"{source_name(path)} has changed since graph `{graph.name}` was made from it",
             hint="import it again, or run with --random-weights",
         )
-    coarsen = graph.provenance.get("coarsen", PIECES)
-    model = read_model(path, coarsen=int(coarsen) if coarsen.isdecimal() else coarsen)
+    coarsen, parts = graph.provenance.get("coarsen", PIECES), graph.provenance.get("parts", "")
+    model = read_model(
+        path,
+        coarsen=int(coarsen) if coarsen.isdecimal() else coarsen,
+        parts=int(parts) if parts.isdecimal() else None,
+    )
     if model.graph.digest() != graph.digest():
         raise ModelError(
             f"graph `{graph.name}` is not what {source_name(path)} gives with this version of "
             f"torch ({torch.__version__})",
             hint="import it again",
         )
-    return {**_random(graph), **model.weights, **(given or {})}
+    return {**random_inputs(graph), **model.weights, **(given or {})}
 
 
 def import_modules(names: Sequence[str]) -> None:
@@ -120,11 +139,6 @@ def import_modules(names: Sequence[str]) -> None:
             importlib.import_module(name)
         except Exception as error:  # what a module raises may be anything
             raise ConfigError(f"module `{name}` cannot be imported: {_why(error)}") from error
-
-
-def _random(graph: Graph) -> dict[str, torch.Tensor]:
-    blocks, inputs = random_blocks(graph), np.flatnonzero(graph.is_input).tolist()
-    return {graph.meta_ops[v]: blocks[output_of(graph, v)] for v in inputs if kernel_of(graph, v)}
 
 
 def _check_parts(path: str | Path, source: str) -> None:

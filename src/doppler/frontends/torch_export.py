@@ -15,6 +15,7 @@ from doppler.errors import ConfigError, ModelError, ShardingError
 from doppler.frontends.calls import CallWriter, PieceCalls
 from doppler.frontends.coarsen import NONE, PIECES, Groups
 from doppler.frontends.fold import Folded, fold, owner
+from doppler.frontends.lifting.sharded import add_sharded
 from doppler.frontends.node_costs import NodeCosts, temporary_bytes
 from doppler.frontends.nodes import (
     Names,
@@ -28,7 +29,6 @@ from doppler.frontends.nodes import (
     shape_of,
     tensors_of,
 )
-from doppler.frontends.sharded import add_sharded
 from doppler.frontends.torch_model import Named, TorchModel
 from doppler.graph.builder import GraphBuilder
 from doppler.graph.graph import Kernel
@@ -50,8 +50,9 @@ def from_torch(
     Vertices are pieces: sequences of operations with at most one heavy operation, such as a product
     of matrices. `coarsen` is `pieces`, `none` for a vertex for every operation that is not a view,
     or a number of pieces to merge down to. With `parts`, a power of two, operations are cut into
-    that many shards wherever their axes allow; `lifting` says how much was. On the meta device nothing is computed or allocated, so
-    a model that no machine here could hold can be placed and simulated.
+    that many shards wherever their axes allow; `lifting` says how much was. On the meta device
+    nothing is computed or allocated, so a model that no machine here could hold can be placed and
+    simulated.
 
     >>> import doppler as dp, torch
     >>> module = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
@@ -64,12 +65,14 @@ def from_torch(
         raise ModelError("`args` must be a tuple of the module's arguments")
     check_coarsening(coarsen)
     check_parts(parts)
-    program = export(module, args, kwargs)
-    return from_program(program, coarsen=coarsen, parts=parts, name=name or type(module).__name__)
+    program = make_functional(export(module, args, kwargs))
+    return from_functional(
+        program, coarsen=coarsen, parts=parts, name=name or type(module).__name__
+    )
 
 
 def export(
-    module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None
+    module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None
 ) -> ExportedProgram:
     """The program of a module, traced with these arguments."""
     with _quiet(), torch.no_grad():
@@ -84,7 +87,17 @@ def export(
             ) from error
 
 
-def from_program(
+def make_functional(program: ExportedProgram) -> ExportedProgram:
+    """A program without calls that change tensors in place."""
+    with _quiet(), torch.no_grad():
+        try:
+            return program.run_decompositions({})
+        except Exception as error:  # as above
+            why = f"{type(error).__name__}: {_first(error)}"
+            raise ModelError(f"the program cannot be made functional: {why}") from error
+
+
+def from_functional(
     program: ExportedProgram,
     *,
     coarsen: str | int = PIECES,
@@ -92,16 +105,11 @@ def from_program(
     name: str = "model",
     provenance: Mapping[str, str] | None = None,
 ) -> TorchModel:
-    """An exported program as a graph."""
+    """A functional program as a graph."""
     check_coarsening(coarsen)
     check_parts(parts)
     with _quiet(), torch.no_grad():
-        try:
-            functional = program.run_decompositions({})
-        except Exception as error:  # as above
-            why = f"{type(error).__name__}: {_first(error)}"
-            raise ModelError(f"the program cannot be made functional: {why}") from error
-        return _Importer(functional, coarsen, GraphBuilder(name, provenance)).model(parts or 1)
+        return _Importer(program, coarsen, GraphBuilder(name, provenance)).model(parts or 1)
 
 
 def check_coarsening(coarsen: str | int) -> None:

@@ -14,7 +14,7 @@ from doppler.graph.graph import Graph
 
 if TYPE_CHECKING:
     from doppler.assignment import Assignment
-    from doppler.frontends.lifting import Lifting
+    from doppler.frontends.lifting.lift_report import Lifting
     from doppler.topology.topology import Topology
 
 

@@ -56,7 +56,7 @@ def _copied(block: Any) -> Any:
 def _sizes(graph: Graph, v: int, name: str) -> tuple[int, ...]:
     """A shape among the attributes of an input: of its `whole` tensor, or of the factors of it."""
     attributes = kernel_of(graph, v).attributes
-    found = attributes.get(name)
+    found: Any = attributes.get(name)
     is_shape = isinstance(found, (list, tuple)) and all(type(n) is int and n > 0 for n in found)
     if is_shape and name == "atoms":
         is_shape = prod(found) == prod(_sizes(graph, v, "whole"))
@@ -180,6 +180,12 @@ def assemble(operand: Any, inputs: list[Array]) -> Array:
         )
         result[target] = inputs[slot][source]
     return result
+
+
+def whole_shape(graph: Graph, v: int) -> tuple[int, ...]:
+    """The shape of the tensor that an input vertex holds a block of, or all."""
+    kernel = kernel_of(graph, v)
+    return _sizes(graph, v, "whole") if "whole" in kernel.attributes else kernel.shapes[0]
 
 
 def _whole_inputs(graph: Graph, inputs: Mapping[str, Array], of: list[int]) -> dict[str, Array]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,15 @@ class Lifting:
     def cut_share(self) -> float:
         """The part of the flops that was cut."""
         return self.cut_flops / self.flops if self.flops else 1.0
+
+    def to_json(self) -> dict[str, Any]:
+        """The same for machines."""
+        return {
+            "parts": self.parts,
+            "lifted_share": self.lifted_share,
+            "cut_share": self.cut_share,
+            "left_whole": dict(self.left_whole),
+        }
 
     def __str__(self) -> str:
         whole = ", ".join(f"{name} ({count})" for name, count in self.left_whole.items())

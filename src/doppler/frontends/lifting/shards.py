@@ -13,7 +13,7 @@ from math import prod
 from torch.fx import Node
 
 from doppler.errors import ShardingError
-from doppler.frontends.lift import Atom, Joins, Lifted, Step, Value
+from doppler.frontends.lifting.lift import Atom, Joins, Lifted, Step, Value
 from doppler.frontends.node_costs import NodeCosts, traffic
 from doppler.frontends.nodes import arguments, shape_of, tensors_of
 from doppler.graph.ops import OpKind
@@ -26,7 +26,7 @@ SHARD, REDUCE = "shard", "reduce"  # roles
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class BlockTensor:
     """A block of an operation's output, or of an input."""
 
     op: int
@@ -41,7 +41,7 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Overlap:
     """A part of a tensor, and where it goes in an operand."""
 
     tensor: int
@@ -53,7 +53,7 @@ class Piece:
 class Operand:
     """What a shard reads in one place of its arguments."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[Overlap, ...]
     sizes: tuple[int, ...]  # of all pieces together, along each axis of the operation
     atoms: tuple[tuple[Atom, ...], ...]  # of each dimension, as large as the shard needs them
     element_bytes: int
@@ -97,7 +97,7 @@ class Shards:
     """All shards, in an order in which they can run, and the tensors between them."""
 
     shards: list[Shard]
-    tensors: list[Tensor]
+    tensors: list[BlockTensor]
     blocks: Mapping[int, Blocks]  # by operation
 
 
@@ -147,7 +147,7 @@ class _Sharding:
         self._ops, self._costs = lifted.program.ops, costs
         self._inputs, self._values = lifted.inputs, lifted.values
         self.shards: list[Shard] = []
-        self.tensors: list[Tensor] = []
+        self.tensors: list[BlockTensor] = []
         self.blocks: dict[int, Blocks] = {}
         self._regions: dict[tuple[int, tuple[Range, ...]], int] = {}  # tensors of inputs
         self._calls: dict[Node, int] = {}  # shards of whole calls
@@ -242,7 +242,7 @@ class _Sharding:
     def _new(
         self, number: int, region: Sequence[Range], shape: tuple[int, ...], element_bytes: int
     ) -> int:
-        self.tensors.append(Tensor(number, tuple(region), shape, prod(shape) * element_bytes))
+        self.tensors.append(BlockTensor(number, tuple(region), shape, prod(shape) * element_bytes))
         return len(self.tensors) - 1
 
     def _operand(
@@ -260,10 +260,10 @@ class _Sharding:
         if value.op in self._inputs:
             tensor = self._input(value.op, tuple(region))
             sizes = self.tensors[tensor].sizes
-            pieces = [Piece(tensor, tuple((0, n) for n in sizes), (0,) * len(sizes))]
+            pieces = [Overlap(tensor, tuple((0, n) for n in sizes), (0,) * len(sizes))]
         else:
             pieces = [
-                Piece(tensor, tuple(part), tuple(place))
+                Overlap(tensor, tuple(part), tuple(place))
                 for tensor, part, place in self.blocks[value.op].overlapping(region)
             ]
         sizes = [high - low for low, high in region]
@@ -287,7 +287,7 @@ class _Sharding:
         tensor = self._new(number, first.region, first.shape, first.bytes // prod(first.shape))
         operands = tuple(
             Operand(
-                (Piece(t, tuple((0, n) for n in first.sizes), (0,) * len(first.sizes)),),
+                (Overlap(t, tuple((0, n) for n in first.sizes), (0,) * len(first.sizes)),),
                 tuple(first.sizes),
                 tuple((Atom(d, n),) for d, n in enumerate(first.shape)),
                 first.bytes // prod(first.shape),

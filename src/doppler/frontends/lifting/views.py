@@ -61,7 +61,7 @@ def view_of(node: Node) -> View | None:
 def _part_of(node: Node) -> View | None:
     """One of the parts that a dimension is split into."""
     split: Any = node.args[0]
-    name, index = op_name(split), node.args[1]
+    name, index = op_name(split), int(node.args[1])  # type: ignore[arg-type]
     if name not in ("split", "split_with_sizes", "chunk", "unbind") or not _is_static(node):
         return None
     source = split.args[0]
@@ -71,9 +71,9 @@ def _part_of(node: Node) -> View | None:
     dim = given["dim"] % len(_shape(source))
     if name == "unbind":
         size = _shape(source)[dim]
-        return View(source, dim=dim, count=size, index=int(index), selects=True)
-    sizes = [int(t.shape[dim]) for t in tensors_of(split)]
-    return _aligned(source, dim, sum(sizes[: int(index)]), _shape(node))
+        return View(source, dim=dim, count=size, index=index, selects=True)
+    start = sum(int(t.shape[dim]) for t in tensors_of(split)[:index])
+    return _aligned(source, dim, start, _shape(node))
 
 
 def _aligned(source: Node, dim: int, start: int, shape: tuple[int, ...]) -> View | None:

@@ -12,8 +12,10 @@ from doppler.engine.pieces import PIECE
 from doppler.errors import ModelError
 from doppler.frontends.coarsen import NONE, Groups
 from doppler.frontends.fold import Folded
-from doppler.frontends.lift import Lifted, lift
-from doppler.frontends.lifting import Lifting
+from doppler.frontends.lifting.lift import Lifted, lift
+from doppler.frontends.lifting.lift_report import Lifting
+from doppler.frontends.lifting.shard_calls import ShardWriter
+from doppler.frontends.lifting.shards import REDUCE, Shard, Shards, box_of, cut_axes, make_shards
 from doppler.frontends.node_costs import NodeCosts
 from doppler.frontends.nodes import (
     Names,
@@ -25,8 +27,6 @@ from doppler.frontends.nodes import (
     shape_of,
     tensors_of,
 )
-from doppler.frontends.shard_calls import ShardWriter
-from doppler.frontends.shards import REDUCE, Shard, Shards, box_of, cut_axes, make_shards
 from doppler.graph.builder import GraphBuilder
 from doppler.graph.graph import Kernel
 from doppler.graph.ops import InputKind, OpKind

@@ -12,8 +12,11 @@ from typing import Any
 
 from torch.fx import Node
 
-from doppler.frontends.factors import Dim, Factors
 from doppler.frontends.fold import Folded, owner
+from doppler.frontends.lifting.factors import Dim, Factors
+from doppler.frontends.lifting.op_rules import rule_of
+from doppler.frontends.lifting.rule import Rule
+from doppler.frontends.lifting.views import View, view_of
 from doppler.frontends.nodes import (
     Names,
     dtype_name,
@@ -23,8 +26,6 @@ from doppler.frontends.nodes import (
     tensor_leaves,
     tensors_of,
 )
-from doppler.frontends.rules import Rule, rule_of
-from doppler.frontends.views import View, view_of
 from doppler.graph.ops import OpKind
 from doppler.programs.program import Axis, Op, Program, Read
 
@@ -183,7 +184,7 @@ class _Lifting:
             if view.selects:
                 after = before[:dim] + before[dim + 1 :]
             else:
-                after = before[:dim] + [after[dim]] + before[dim + 1 :]
+                after = [*before[:dim], after[dim], *before[dim + 1 :]]
                 number = factors.view([before[dim]], [factors.new(view.count), after[dim]])
         else:
             number = factors.view(before, after)
@@ -312,9 +313,9 @@ class _Lifting:
                 sizes += long
             targets.append(tuple(found))
         output, at = [], 0
-        for dim in self._own_joins(node):
-            output.append(tuple(range(at, at + len(dim))))
-            at += len(dim)
+        for own in self._own_joins(node):
+            output.append(tuple(range(at, at + len(own))))
+            at += len(own)
         step = Step(node, operands, tuple(targets), tuple(output))
         everything = frozenset(range(len(sizes)))
         self._values[node] = self._add_op(step, OpKind.SELECT, sizes, rank, everything)

@@ -6,6 +6,7 @@ factors are the axes, and heads can be cut.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from math import prod
 
 Dim = int | None  # a dimension; None for one of size 1, or without elements
@@ -105,9 +106,9 @@ def _refined(a: Sequence[int], b: Sequence[int]) -> list[int] | None:
     if prod(a) != prod(b):
         return None
     points = sorted({*_strides(a), *_strides(b)}, reverse=True)
-    if any(big % small for big, small in zip(points, points[1:], strict=False)):
+    if any(big % small for big, small in pairwise(points)):
         return None
-    return [big // small for big, small in zip(points, points[1:], strict=False)]
+    return [big // small for big, small in pairwise(points)]
 
 
 def _strides(sizes: Sequence[int]) -> list[int]:

@@ -8,9 +8,9 @@ from typing import Any
 from torch.fx import Node
 
 from doppler.frontends.calls import call_name, encoded
-from doppler.frontends.lift import Lifted, Value
+from doppler.frontends.lifting.lift import Lifted, Value
+from doppler.frontends.lifting.shards import REDUCE, Operand, Shard, Shards
 from doppler.frontends.nodes import arguments, map_leaves, tensors_of
-from doppler.frontends.shards import REDUCE, Operand, Shard, Shards
 
 _FOLDS = {
     "add": "aten.add.Tensor",
