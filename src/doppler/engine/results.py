@@ -7,7 +7,7 @@ of the `whole`.
 
 from collections.abc import Mapping
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -21,25 +21,44 @@ def join_blocks(
 ) -> dict[str, torch.Tensor]:
     """The results by name, from the tensors that are results or blocks of them."""
     found: dict[str, Any] = {}
-    shapes: dict[str, list[int]] = {}
+    blocks: dict[str, list[tuple[_Block, torch.Tensor]]] = {}
     for t, value in sorted(values.items()):
-        name, block = names[t], _block(graph, t)
+        block = _block(graph, t)
         if block is None:
-            found[name] = value
-            continue
-        ranges, atoms, whole = block
-        if name not in found:
-            found[name], shapes[name] = torch.empty(atoms, dtype=value.dtype), whole
-        place = tuple(slice(low, high) for low, high in ranges)
-        try:
-            found[name][place] = value.reshape([high - low for low, high in ranges])
-        except (RuntimeError, IndexError) as error:
-            raise EngineError(f"result `{name}` has a block that does not fit: {error}") from None
-    return {name: x.reshape(shapes[name]) if name in shapes else x for name, x in found.items()}
+            found[names[t]] = value
+        else:
+            blocks.setdefault(names[t], []).append((block, value))
+    return found | {name: _joined(name, parts) for name, parts in blocks.items()}
 
 
-def _block(graph: Graph, tensor: int) -> tuple[list[list[int]], list[int], list[int]] | None:
-    """Where in a result a tensor is: ranges of the factors, these, and the shape of the whole."""
+class _Block(NamedTuple):
+    """Where in a result a tensor is."""
+
+    ranges: list[list[int]]  # of the factors
+    atoms: list[int]  # the factors
+    whole: list[int]  # shape of the result
+
+    @property
+    def sizes(self) -> list[int]:
+        return [high - low for low, high in self.ranges]
+
+
+def _joined(name: str, parts: list[tuple[_Block, torch.Tensor]]) -> torch.Tensor:
+    first, like = parts[0]
+    if sum(prod(block.sizes) for block, _ in parts) != prod(first.atoms):
+        raise EngineError(f"result `{name}` of shape {first.whole} lacks blocks, or has too many")
+    try:
+        made = torch.empty(first.atoms, dtype=like.dtype)
+        for block, value in parts:
+            made[tuple(slice(low, high) for low, high in block.ranges)] = value.reshape(block.sizes)
+        return made.reshape(first.whole)
+    except (RuntimeError, IndexError) as error:
+        why = str(error).splitlines()[0]
+        raise EngineError(f"result `{name}` cannot be put together: {why}") from None
+
+
+def _block(graph: Graph, tensor: int) -> _Block | None:
+    """Where in a result a tensor is; None where it is all of it."""
     v = int(graph.tensor_producer[tensor])
     blocks = kernel_of(graph, v).attributes.get("blocks")
     if blocks is None:
@@ -50,7 +69,7 @@ def _block(graph: Graph, tensor: int) -> tuple[list[list[int]], list[int], list[
         if entry is None:
             return None
         ranges, atoms, whole = entry["block"], entry["atoms"], entry["whole"]
-        fits = all(type(n) is int and n > 0 for n in (*atoms, *whole))
+        fits = all(type(n) is int and 0 < n < 1 << 62 for n in (*atoms, *whole))
         fits = fits and prod(atoms) == prod(whole)
         fits = fits and all(
             0 <= low < high <= n for (low, high), n in zip(ranges, atoms, strict=True)
@@ -61,4 +80,4 @@ def _block(graph: Graph, tensor: int) -> tuple[list[list[int]], list[int], list[
         raise EngineError(
             f"vertex `{graph.vertex_names[v]}` has result blocks that are none: {blocks!r:.80}"
         )
-    return ranges, atoms, whole
+    return _Block(ranges, atoms, whole)

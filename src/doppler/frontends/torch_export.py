@@ -91,10 +91,11 @@ def make_functional(program: ExportedProgram) -> ExportedProgram:
     """A program without calls that change tensors in place."""
     with _quiet(), torch.no_grad():
         try:
-            return program.run_decompositions({})
+            made: ExportedProgram = program.run_decompositions({})
         except Exception as error:  # as above
             why = f"{type(error).__name__}: {_first(error)}"
             raise ModelError(f"the program cannot be made functional: {why}") from error
+    return made
 
 
 def from_functional(

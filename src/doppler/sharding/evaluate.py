@@ -57,7 +57,9 @@ def _sizes(graph: Graph, v: int, name: str) -> tuple[int, ...]:
     """A shape among the attributes of an input: of its `whole` tensor, or of the factors of it."""
     attributes = kernel_of(graph, v).attributes
     found: Any = attributes.get(name)
-    is_shape = isinstance(found, (list, tuple)) and all(type(n) is int and n > 0 for n in found)
+    is_shape = isinstance(found, (list, tuple)) and all(
+        type(n) is int and 0 < n < 1 << 62 for n in found
+    )
     if is_shape and name == "atoms":
         is_shape = prod(found) == prod(_sizes(graph, v, "whole"))
     ends = [high for _, high in block_of(graph, v)]
