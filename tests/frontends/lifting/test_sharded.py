@@ -116,6 +116,15 @@ def test_a_shard_and_what_reduces_it_are_one_meta_op():
     assert len(set(bound.devices[graph.assigned].tolist())) > 1
 
 
+def test_partial_results_are_no_results():
+    (model,) = check(Wrapped(lambda w, x: x @ w, 64, 4), (torch.randn(2, 64),), parts=(4,))
+    kernels = [model.graph.kernels[v] for v in model.graph.assigned.tolist()]
+    named = [name for kernel in kernels for name in kernel.result_names() if name]
+    assert len(named) == len({id(k) for k in kernels if any(k.result_names())})
+    roles = [model.graph.roles[v] for v in model.graph.assigned.tolist()]
+    assert len(named) == roles.count("reduce") > 0
+
+
 def rotate(w, x):
     first, second = (x @ w).unflatten(-1, (4, 8)).transpose(0, 1).chunk(2, -1)
     return torch.cat([-second, first], -1).flatten(1)

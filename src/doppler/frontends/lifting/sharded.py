@@ -130,7 +130,11 @@ class _Building:
         self._shards, self._names = shards, names
         self.weights: dict[str, torch.Tensor] = {}
         self._tensor_of: dict[int, int] = {}  # of the graph
-        self._results = {lifted.values[n].op: (n, name) for n, name in results.items()}
+        self._results = {
+            t: (n, name)
+            for n, name in results.items()
+            for t in shards.blocks[lifted.values[n].op].tensors
+        }
         self._numbers: Counter[str] = Counter()  # of blocks of inputs
 
     def add(self, members: Sequence[Shard], leaving: set[int]) -> None:
@@ -181,7 +185,7 @@ class _Building:
         blocks: list[Any] = []
         for t in outputs:
             tensor = self._shards.tensors[t]
-            node, name = self._results.get(tensor.op, (None, None))
+            node, name = self._results.get(t, (None, None))
             names.append(name)
             blocks.append(None)
             if node is not None and tensor.shape != shape_of(tensors_of(node)[0]):
