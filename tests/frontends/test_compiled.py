@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import doppler as dp
-from doppler.errors import ConfigError, EngineError, ShardingError, WrongTypeError
+from doppler.errors import ConfigError, DopplerError, EngineError, ShardingError, WrongTypeError
 from doppler.frontends.compiled import best_parts
 from doppler.frontends.gallery import make_example
 from doppler.frontends.torch_export import export, make_functional
@@ -129,6 +129,18 @@ def test_parts_are_chosen_by_what_is_predicted():
     assert plans["auto"].single_s == min(plans[parts].single_s for parts in (None, 2, 4))
     with pytest.raises(ShardingError):
         dp.CompileConfig(parts=3)
+
+
+def test_a_weight_that_fits_no_device_is_placed_in_parts():
+    program = make_functional(export(nn.Linear(1024, 1024, bias=False), (torch.ones(64, 1024),)))
+    roomy = dp.Topology.preset("p100x4")
+    tight = replace(roomy, devices=tuple(replace(d, memory_bytes=3e6) for d in roomy.devices))
+    config = dp.CompileConfig(placer="m-etf", budget_s=None)
+    with pytest.raises(DopplerError):
+        best_parts(program, tight, config, "linear")
+    model, plan = best_parts(program, tight, replace(config, parts="auto"), "linear")
+    assert model.lifting.parts > 1
+    assert max(load.peak_bytes for load in plan.loads) <= 3e6
 
 
 def test_constants_are_guarded(compiled):

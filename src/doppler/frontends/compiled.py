@@ -286,10 +286,15 @@ def best_parts(
         counts = [1 << e for e in range((topology.num_devices - 1).bit_length() + 1)]
         if config.budget_s is not None:
             config = replace(config, budget_s=config.budget_s / len(counts))
-    found = []
+    found, why = [], None
     for parts in counts:
         model = from_functional(program, coarsen=config.coarsen, parts=parts, name=name)
-        found.append((model, make_plan(model.graph, topology, config)))
+        try:
+            found.append((model, make_plan(model.graph, topology, config)))
+        except DopplerError as error:  # a part is too large for every device
+            why = error
+    if why is not None and not found:
+        raise why
     single_s = min(plan.single_s for _, plan in found)
     model, plan = min(found, key=lambda each: each[1].predicted_s)
     return model, replace(plan, single_s=single_s)

@@ -377,7 +377,9 @@ class _Lifting:
                 sizes += dim
             step = Step(node, (value,), (tuple(output),), tuple(output), copies=True)
             kind = OpKind.INPUT_ELEMWISE
-            value = self._add_op(step, kind, sizes, len(sizes), frozenset())
+            is_written = value.op in {self._inputs.get(n) for n in self._folded.mutations}
+            whole = frozenset(range(len(sizes))) if is_written else frozenset[int]()
+            value = self._add_op(step, kind, sizes, len(sizes), whole)
             self._values[node] = value
         self._claimed.add(value.op)
         return value.op
