@@ -16,7 +16,7 @@ from doppler.frontends.fold import Folded, owner
 from doppler.frontends.lifting.factors import Dim, Factors
 from doppler.frontends.lifting.op_rules import rule_of
 from doppler.frontends.lifting.rule import Rule
-from doppler.frontends.lifting.views import View, view_of
+from doppler.frontends.lifting.views import TensorView, view_of
 from doppler.frontends.nodes import (
     Names,
     dtype_name,
@@ -99,7 +99,9 @@ class _Lifting:
         self._nodes = [n for n in nodes if n in self._given or owner(n) in live]
         self._factors = Factors()
         self._dims: dict[Node, list[Dim]] = {}
-        self._views: dict[Node, tuple[View, int | None]] = {}  # and the number of its relation
+        self._views: dict[
+            Node, tuple[TensorView, int | None]
+        ] = {}  # and the number of its relation
         self._rules: dict[Node, tuple[Rule, dict[str, Dim], list[int]]] = {}
         self._ops: list[Op] = []
         self._steps: list[Step | None] = []
@@ -170,7 +172,7 @@ class _Lifting:
     def _new_dims(self, node: Node) -> list[Dim]:
         return [self._factors.new(n) for n in shape_of(tensors_of(node)[0])]
 
-    def _relate_view(self, node: Node, view: View) -> None:
+    def _relate_view(self, node: Node, view: TensorView) -> None:
         factors, before = self._factors, self._dims[view.source]
         after, number = self._new_dims(node), None
         if view.order is not None:
@@ -242,7 +244,7 @@ class _Lifting:
         """The factors of each dimension of a node; 1 itself, where that is its size."""
         return [self._factors.of(dim) or (1,) for dim in self._dims[node]]
 
-    def _viewed(self, node: Node, view: View) -> Value:
+    def _viewed(self, node: Node, view: TensorView) -> Value:
         source, fixed = self._value(view.source), dict[int, int]()
         dims = [list(dim) for dim in source.dims]
         fixed |= source.fixed

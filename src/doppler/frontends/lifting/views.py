@@ -16,7 +16,7 @@ _RESHAPES = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class TensorView:
     """What a view does; axes of size 1 come and go freely."""
 
     source: Node
@@ -28,7 +28,7 @@ class View:
     selects: bool = False  # the dimension is gone
 
 
-def view_of(node: Node) -> View | None:
+def view_of(node: Node) -> TensorView | None:
     """What a node does if it is a view; None else."""
     if node.target is operator.getitem:
         return _part_of(node)
@@ -39,17 +39,17 @@ def view_of(node: Node) -> View | None:
     if name in _SAME | _RESHAPES:
         if name == "view" and _is_other_dtype(node, source):
             return None
-        return View(source)
+        return TensorView(source)
     given = dict(arguments(node))
     rank = len(_shape(source))
     if name == "expand":
-        return View(source, expands=True)
+        return TensorView(source, expands=True)
     if name in ("permute", "transpose", "t"):
-        return View(source, order=_order(name, given, rank))
+        return TensorView(source, order=_order(name, given, rank))
     if name == "select":
         dim = given["dim"] % rank
         size = _shape(source)[dim]
-        return View(source, dim=dim, count=size, index=given["index"] % size, selects=True)
+        return TensorView(source, dim=dim, count=size, index=given["index"] % size, selects=True)
     if name == "slice" and given["step"] == 1:
         dim = given["dim"] % rank
         size = _shape(source)[dim]
@@ -58,7 +58,7 @@ def view_of(node: Node) -> View | None:
     return None
 
 
-def _part_of(node: Node) -> View | None:
+def _part_of(node: Node) -> TensorView | None:
     """One of the parts that a dimension is split into."""
     split: Any = node.args[0]
     name, index = op_name(split), int(node.args[1])  # type: ignore[arg-type]
@@ -71,17 +71,17 @@ def _part_of(node: Node) -> View | None:
     dim = given["dim"] % len(_shape(source))
     if name == "unbind":
         size = _shape(source)[dim]
-        return View(source, dim=dim, count=size, index=index, selects=True)
+        return TensorView(source, dim=dim, count=size, index=index, selects=True)
     start = sum(int(t.shape[dim]) for t in tensors_of(split)[:index])
     return _aligned(source, dim, start, _shape(node))
 
 
-def _aligned(source: Node, dim: int, start: int, shape: tuple[int, ...]) -> View | None:
+def _aligned(source: Node, dim: int, start: int, shape: tuple[int, ...]) -> TensorView | None:
     """A part of a dimension that is one of several of its size."""
     size, whole = shape[dim], _shape(source)[dim]
     if not size or whole % size or start % size:
         return None
-    return View(source, dim=dim, count=whole // size, index=start // size)
+    return TensorView(source, dim=dim, count=whole // size, index=start // size)
 
 
 def _order(name: str, given: dict[str, Any], rank: int) -> tuple[int, ...]:
