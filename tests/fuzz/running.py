@@ -28,6 +28,7 @@ from doppler.view.web_server import ViewServer
 
 HANGS_S = 300  # kernels may have to be compiled; what takes longer counts as never ending
 READERS = {  # of what commands write
+    "": read_graph,  # in a format of others
     "doppler-graph": read_graph,
     "doppler-assignment": read_assignment,
     "doppler-trace": read_trace,

@@ -32,7 +32,7 @@ from fuzz.running import Case, check
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-TESTS = 12  # that share the cases
+TESTS = 13  # that share the cases
 CASES = int(os.environ.get("FUZZ_CASES", "0"))
 SETTINGS = settings(
     max_examples=CASES // TESTS + 1 if CASES else 110,
@@ -41,7 +41,7 @@ SETTINGS = settings(
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
-SLOWER = {"models": 5}  # than the others, and so there are as many times fewer
+SLOWER = {"models": 5, "onnx_models": 2}  # than the others, and so there are as many times fewer
 PLACERS = ["single", "round-robin", "critical-path", "heft"]
 ODD_NAMES = ["[bold].json", "a\x1b[2Jb.json", "x\u202ey.json", "\udcff.json", "a\nb.json", " .json"]
 ODD_NAMES += ["漢.json", "\\.json", ":smile:.txt", "plain", ".json", "'x y'.toml"]
@@ -143,7 +143,11 @@ def about_graphs(draw: st.DrawFn) -> Case:
             full = draw(st.sampled_from([[], ["--full"], ["--mode", "fixed"]]))
             return draw(command(["place", "g.json", *machine, "-p", placer, *full], files))
         case "import":
-            kind = draw(st.sampled_from([[], ["--format", "doppler"]]))
+            kinds = [
+                ["--format", "doppler"],
+                *(["--to", each] for each in ("dot", "stg", "wfformat")),
+            ]
+            kind = draw(st.sampled_from([[], *kinds]))
             return draw(command(["import", "g.json", *kind], files, must_write=True))
         case "simulate":
             files["a.json"] = dumped(UNNAMED)
@@ -271,6 +275,15 @@ def about_models(draw: st.DrawFn) -> Case:
 
 
 @st.composite
+def about_onnx_models(draw: st.DrawFn) -> Case:
+    pytest.importorskip("onnxruntime")
+    grain = draw(st.sampled_from([[], ["--coarsen", "none"], ["--coarsen", "1"]]))
+    sizes = draw(st.sampled_from([["--dim", "n=3"], ["--dim", "n=3"], [], ["--dim", "n=10000000"]]))
+    files = {"m.onnx": draw(documents.onnx_models)}
+    return draw(command(["import", "m.onnx", *grain, *sizes], files, must_write=True))
+
+
+@st.composite
 def about_anything(draw: st.DrawFn) -> Case:
     """A file of one kind, whole or broken, where another is expected."""
     whole = st.sampled_from([GRAPH, TIMED, TOPOLOGY, ASSIGNMENT, TRACE]).map(dumped)
@@ -321,6 +334,7 @@ def about_words(draw: st.DrawFn) -> Case:
         about_kernels(),
         about_pieces(),
         about_models(),
+        about_onnx_models(),
         about_anything(),
         about_words(),
     ],

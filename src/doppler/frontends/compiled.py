@@ -15,9 +15,8 @@ from torch.utils._pytree import tree_flatten
 from doppler.assignment import Assignment
 from doppler.engine.engine import Engine, EngineConfig
 from doppler.errors import ConfigError, DopplerError, EngineError, WrongTypeError
-from doppler.frontends.coarsen import PIECES
+from doppler.frontends.coarsen import PIECES, check_coarsening
 from doppler.frontends.torch_export import (
-    check_coarsening,
     check_parts,
     export,
     from_functional,
