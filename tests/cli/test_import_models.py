@@ -47,6 +47,29 @@ def test_the_grain_is_an_option(dop: Dop, tmp_path: Path) -> None:
     assert "coarsen" in result.err
 
 
+def test_a_model_in_parts_is_imported_placed_and_run(dop: Dop, tmp_path: Path) -> None:
+    module, args, _ = make_example("mlp")
+    save(module, args, tmp_path / "mlp.pt2")
+    assert "lifted 100.0 %" in dop("import", "mlp.pt2", "-o", "g.json", "--parts", "2").out
+    report = dop("import", "mlp.pt2", "-o", "g.json", "--parts", "4", "--force", "--json").json()
+    assert (report["parts"], report["lifted_share"], report["left_whole"]) == (4, 1, {})
+    assert report["vertices"] - report["inputs"] > 4
+    place = ("place", "g.json", "-t", "cpu2", "--placer", "round-robin", "-o", "a.json")
+    assert dop(*place).code == 0
+    np.savez(tmp_path / "in.npz", input=args[0].numpy())
+    run = ("execute", "g.json", "a.json", "-t", "cpu2", "--repeat", "1")
+    result = dop(*run, "--inputs", "in.npz", "--outputs", "out.npz")
+    assert result.code == 0, result.err
+    found = np.load(tmp_path / "out.npz")["output"]
+    with torch.no_grad():
+        assert np.allclose(found, module(*args).numpy(), rtol=0, atol=1e-6)
+    assert dop(*run, "--random-weights").code == 0
+    for parts in ("3", "0"):
+        refused = dop("import", "mlp.pt2", "-o", "h.json", "--parts", parts)
+        assert (refused.code, "parts is" in refused.err) == (2, True)
+    assert dop("import", "g.json", "-o", "h.json", "--parts", "2").code == 2
+
+
 def test_an_operation_of_ones_own_needs_its_module(dop: Dop, tmp_path: Path) -> None:
     (tmp_path / "ops_of_test_import.py").write_text(
         "import torch\n"

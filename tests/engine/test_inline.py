@@ -9,7 +9,8 @@ import torch
 from engine.two_outputs import SIZE, expected_outputs, two_outputs
 
 from doppler.assignment import Assignment
-from doppler.engine.engine import Engine, EngineConfig
+from doppler.engine.config import EngineConfig
+from doppler.engine.engine import Engine
 from doppler.errors import ConfigError, EngineError
 
 INLINE = EngineConfig(mode="fixed", inline=True)

@@ -7,8 +7,17 @@ import torch
 from torch import nn
 
 import doppler as dp
-from doppler.errors import ConfigError, EngineError, ModelError, WrongTypeError
+from doppler.errors import (
+    ConfigError,
+    DopplerError,
+    EngineError,
+    ModelError,
+    ShardingError,
+    WrongTypeError,
+)
+from doppler.frontends.compiled import best_parts
 from doppler.frontends.gallery import make_example
+from doppler.frontends.torch_export import export, make_functional
 
 QUICK = dp.CompileConfig(placer="heft", budget_s=None)
 
@@ -118,6 +127,41 @@ def test_training_and_gradients_are_the_modules(compiled):
     with torch.no_grad():
         assert not fast(x).requires_grad
     assert fast.plan is not None
+
+
+@pytest.mark.parametrize("parts", [2, "auto"])
+def test_a_module_in_parts_returns_what_the_module_does(compiled, parts):
+    module, args, _ = make_example("mixer")
+    fast = compiled(module, args, parts=parts)
+    with torch.no_grad():
+        torch.testing.assert_close(fast(*args), module(*args), rtol=1e-5, atol=1e-6)
+
+
+def test_parts_are_chosen_by_what_is_predicted():
+    module = nn.Sequential(*(nn.Linear(2048, 2048, bias=False) for _ in range(2))).eval()
+    program = make_functional(export(module, (torch.ones(2048, 2048),)))
+    topology, config = dp.Topology.preset("p100x4"), dp.CompileConfig(placer="heft", budget_s=None)
+    plans = {}
+    for parts in (None, 2, 4, "auto"):
+        _, plans[parts] = best_parts(program, topology, replace(config, parts=parts), "chain")
+    fastest = min((None, 2, 4), key=lambda parts: plans[parts].predicted_s)
+    assert fastest is not None
+    assert plans["auto"].predicted_s == plans[fastest].predicted_s
+    assert plans["auto"].single_s == min(plans[parts].single_s for parts in (None, 2, 4))
+    with pytest.raises(ShardingError):
+        dp.CompileConfig(parts=3)
+
+
+def test_a_weight_that_fits_no_device_is_placed_in_parts():
+    program = make_functional(export(nn.Linear(1024, 1024, bias=False), (torch.ones(64, 1024),)))
+    roomy = dp.Topology.preset("p100x4")
+    tight = replace(roomy, devices=tuple(replace(d, memory_bytes=3e6) for d in roomy.devices))
+    config = dp.CompileConfig(placer="m-etf", budget_s=None)
+    with pytest.raises(DopplerError):
+        best_parts(program, tight, config, "linear")
+    model, plan = best_parts(program, tight, replace(config, parts="auto"), "linear")
+    assert model.lifting.parts > 1
+    assert max(load.peak_bytes for load in plan.loads) <= 3e6
 
 
 def test_constants_are_guarded(compiled):

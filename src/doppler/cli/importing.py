@@ -12,6 +12,7 @@ from doppler.errors import ConfigError, MissingExtraError, UnknownNameError
 from doppler.frontends.models.names import DESCRIPTIONS, PREFIX
 
 if TYPE_CHECKING:
+    from doppler.frontends.lifting.lift_report import Lifting
     from doppler.graph import Graph
 
 PT2, ONNX = "pt2", "onnx"  # formats of models
@@ -56,6 +57,13 @@ def import_graph(
         ),
     ] = "pieces",
     full_size: FullSize = False,
+    parts: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Of a PyTorch model: cut its operations into N shards, a power of two.",
+        ),
+    ] = None,
     to: Annotated[
         str,
         typer.Option(metavar="NAME", help="Format to write in: doppler, dot, stg or wfformat."),
@@ -88,11 +96,11 @@ def import_graph(
     kind = FORMAT if to == "doppler" else to
     check_output(output, kind=kind, inputs=(file,), force=force)
     sizes = _sizes(dims or ())
-    graph = _build(file, coarsen, full_size=full_size) or _read(
-        file, output, format_name, coarsen, sizes, imports or ()
+    graph, lifting = _build(file, coarsen, parts, full_size=full_size) or _read(
+        file, output, format_name, coarsen, parts, sizes, imports or ()
     )
     write_text(output, graph_to_text(graph, to), kind=kind, force=force)
-    _summarize(graph, output, as_json=as_json)
+    _summarize(graph, lifting, output, as_json=as_json)
 
 
 def _read(
@@ -100,17 +108,23 @@ def _read(
     output: Path,
     format_name: str | None,
     coarsen: str,
+    parts: int | None,
     dims: dict[str, int],
     imports: Sequence[str],
-) -> "Graph":
+) -> "tuple[Graph, Lifting | None]":
     from doppler.base.files import STANDARD_STREAM, is_pipe
     from doppler.formats import read_graph
 
     kind = format_name or ("" if is_pipe(file) else _model_kind(file))
     if dims and kind != ONNX:
         raise ConfigError("--dim is for ONNX models", hint="other graphs have no such dimensions")
+    if parts is not None and kind != PT2:
+        raise ConfigError(
+            f"{file} is no PyTorch model, and --parts cuts those",
+            hint="import a .pt2 file, or shard a program with `dop shard`",
+        )
     if kind not in (PT2, ONNX):
-        return read_graph(file, format_name=format_name)
+        return read_graph(file, format_name=format_name), None
     grain = _grain(coarsen)
     folder = "" if str(output) == STANDARD_STREAM else output.parent
     if kind == ONNX:
@@ -119,17 +133,20 @@ def _read(
         model = from_onnx(file, coarsen=grain, dims=dims, folder=folder)
         if model.missing:
             note(f"not executable: the model has {', '.join(model.missing)}")
-        return model.graph
+        return model.graph, None
     try:
         from doppler.frontends.archive import read_model
         from doppler.frontends.model_files import import_modules
     except ImportError:
         raise MissingExtraError("torch", "a PyTorch model", extra="torch") from None
     import_modules(imports)
-    return read_model(file, coarsen=grain, folder=folder).graph
+    found = read_model(file, coarsen=grain, parts=parts, folder=folder)
+    return found.graph, found.lifting
 
 
-def _build(file: Path, coarsen: str, *, full_size: bool) -> "Graph | None":
+def _build(
+    file: Path, coarsen: str, parts: int | None, *, full_size: bool
+) -> "tuple[Graph, Lifting | None] | None":
     """The graph of a model of the gallery; None for a file."""
     name = str(file).removeprefix(PREFIX)
     if name == str(file):
@@ -145,7 +162,8 @@ def _build(file: Path, coarsen: str, *, full_size: bool) -> "Graph | None":
     except ImportError:
         raise MissingExtraError("torch", "a PyTorch model", extra="torch") from None
     module, args, kwargs = make_full_example(name) if full_size else make_example(name)
-    return from_torch(module, args, kwargs, coarsen=_grain(coarsen), name=name).graph
+    found = from_torch(module, args, kwargs, coarsen=_grain(coarsen), parts=parts, name=name)
+    return found.graph, found.lifting
 
 
 def _grain(coarsen: str) -> str | int:
@@ -165,7 +183,7 @@ def _sizes(dims: Sequence[str]) -> dict[str, int]:
     return found
 
 
-def _summarize(graph: "Graph", output: Path, *, as_json: bool) -> None:
+def _summarize(graph: "Graph", lifting: "Lifting | None", output: Path, *, as_json: bool) -> None:
     inputs = int(graph.is_input.sum())
     if as_json:
         print_json(
@@ -178,12 +196,15 @@ def _summarize(graph: "Graph", output: Path, *, as_json: bool) -> None:
                 "edges": graph.num_edges,
                 "digest": graph.digest(),
             }
+            | (lifting.to_json() if lifting else {})
         )
     else:
         stdout().print(
             f"{output}: {graph.num_vertices} vertices ({inputs} inputs), "
             f"{graph.num_tensors} tensors, {graph.num_edges} edges"
         )
+        if lifting:
+            stdout().print(str(lifting))
 
 
 def _model_kind(path: Path) -> str:

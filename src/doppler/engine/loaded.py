@@ -16,7 +16,7 @@ from doppler.engine.pieces import Cell, check_piece, is_piece
 from doppler.errors import EngineError, GraphError
 from doppler.graph.graph import Graph, Kernel
 from doppler.programs.numpy_ops import Array
-from doppler.sharding.evaluate import input_blocks, kernel_of, output_of, result_names
+from doppler.sharding.evaluate import input_blocks, kernel_of, output_of, result_names, whole_shape
 
 
 class Loaded:
@@ -82,7 +82,8 @@ class Loaded:
             given = random_blocks(self.graph)
         else:
             given = input_blocks(self.graph, inputs, skipped=self._unchanged(inputs))
-        self._given |= {t: (x, version_of(x)) for t, x in given.items()}
+        whole = {t: (inputs or {}).get(self.graph.meta_ops[v]) for v, t in self._inputs}
+        self._given |= {t: (whole[t], version_of(whole[t])) for t in given}
         self._blocks |= {t: _tensor(x, shared=bool(self.in_cell[t])) for t, x in given.items()}
         for (tensor, _), placed in self._placed.items():
             placed.copy_(self._blocks[tensor])
@@ -94,7 +95,7 @@ class Loaded:
                 cell.value = self._backend.share(self._blocks[tensor], device)
 
     def _unchanged(self, inputs: Mapping[str, Any]) -> frozenset[int]:
-        """The input vertices that hold all of a tensor which was given before, as it is now."""
+        """The input vertices that hold blocks of what was given before, and is as it was."""
         if not self._given:
             return frozenset()
         names, found = self.graph.meta_ops, []
@@ -172,18 +173,33 @@ def _tensor(block: Array | torch.Tensor, *, shared: bool) -> torch.Tensor:
 def random_blocks(graph: Graph, seed: int = 0) -> dict[int, torch.Tensor]:
     """Standard normal values for every input tensor, scaled so that long sums stay small."""
     generator = torch.Generator().manual_seed(seed)
-    blocks = {}
+    return {
+        output_of(graph, v): _random(graph, v, kernel_of(graph, v).shapes[0], generator)
+        for v in np.flatnonzero(graph.is_input).tolist()
+    }
+
+
+def random_inputs(graph: Graph, seed: int = 0) -> dict[str, torch.Tensor]:
+    """The same for every whole input of a graph of pieces, by name."""
+    generator, found = torch.Generator().manual_seed(seed), dict[str, torch.Tensor]()
     for v in np.flatnonzero(graph.is_input).tolist():
-        kernel, tensor = kernel_of(graph, v), output_of(graph, v)
-        shape, dtype = kernel.shapes[0], torch_dtype(kernel.dtypes[0])
-        try:
-            x = torch.randn(shape, generator=generator) / max(shape, default=1) ** 0.5
-        except RuntimeError as error:  # as torch says that there is no memory
-            where = f"input `{graph.vertex_names[v]}`, of shape {shape}"
-            raise EngineError(f"{where}: {str(error).splitlines()[0]}") from None
-        if dtype.is_complex:
-            x = torch.exp(1j * x)
-        elif not dtype.is_floating_point and dtype != torch.bool:
-            x = torch.zeros(shape)  # an index that is always there
-        blocks[tensor] = x.to(dtype)
-    return blocks
+        if graph.meta_ops[v] not in found:
+            found[graph.meta_ops[v]] = _random(graph, v, whole_shape(graph, v), generator)
+    return found
+
+
+def _random(
+    graph: Graph, v: int, shape: tuple[int, ...], generator: torch.Generator
+) -> torch.Tensor:
+    dtype = torch_dtype(kernel_of(graph, v).dtypes[0])
+    try:
+        x = torch.randn(shape, generator=generator) / max(shape, default=1) ** 0.5
+    except RuntimeError as error:  # as torch says that there is no memory
+        where = f"input `{graph.vertex_names[v]}`, of shape {shape}"
+        raise EngineError(f"{where}: {str(error).splitlines()[0]}") from None
+    if dtype.is_complex:
+        x = torch.exp(1j * x)
+    elif not dtype.is_floating_point and dtype != torch.bool:
+        x = torch.zeros(shape)  # an index that is always there
+    made: torch.Tensor = x.to(dtype)
+    return made

@@ -15,6 +15,7 @@ from doppler.engine.layout import copies_in_run, make_layout
 from doppler.engine.loaded import Loaded, naming
 from doppler.engine.operands import Launch
 from doppler.engine.pieces import Cell, Cells, bind_piece, is_piece
+from doppler.engine.results import join_blocks
 from doppler.errors import ConfigError
 from doppler.graph.graph import Graph
 from doppler.problem import Problem
@@ -54,7 +55,7 @@ class Prepared:
                 found[t] = backend.get(value).numpy()
         if not made:
             return join_results(self.graph, found) if found else {}
-        return {self.names[t]: value for t, value in sorted((made | found).items())}
+        return join_blocks(self.graph, self.names, made | found)
 
 
 class PlannedTasks(NamedTuple):

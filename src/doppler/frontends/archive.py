@@ -22,9 +22,9 @@ from torch.export import ExportedProgram
 
 from doppler.base.files import source_name, title_of
 from doppler.errors import DopplerError, FormatError
-from doppler.frontends.coarsen import PIECES
+from doppler.frontends.coarsen import PIECES, check_coarsening
 from doppler.frontends.model_files import grain_of, seen_from, sha256_of, why
-from doppler.frontends.torch_export import from_program
+from doppler.frontends.torch_export import check_parts, from_functional, make_functional
 from doppler.frontends.torch_model import TorchModel
 
 PT2 = "pt2"  # format, in the provenance of a graph
@@ -45,15 +45,26 @@ _SAFE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 
 
 def read_model(
-    path: str | Path, *, coarsen: str | int = PIECES, folder: str | Path = ""
+    path: str | Path,
+    *,
+    coarsen: str | int = PIECES,
+    parts: int | None = None,
+    folder: str | Path = "",
 ) -> TorchModel:
     """The model in a .pt2 file, its graph with a reference to the file as seen from a folder."""
     source, digest = source_name(path), digest_of(path)
     program = read_program(path)
     provenance = {"format": PT2, "file": seen_from(folder, path), "sha256": digest}
     provenance["coarsen"] = str(coarsen)
+    if parts is not None:
+        provenance["parts"] = str(parts)
     try:
-        return from_program(program, coarsen=coarsen, name=title_of(path), provenance=provenance)
+        check_coarsening(coarsen)
+        check_parts(parts)
+        program = make_functional(program)
+        return from_functional(
+            program, coarsen=coarsen, parts=parts, name=title_of(path), provenance=provenance
+        )
     except DopplerError as error:
         raise type(error)(f"{source}: {error.message}", hint=error.hint) from error
     except Exception as error:  # a program that was not written by torch may cause anything
@@ -64,7 +75,9 @@ def read_model(
 
 def read_again(path: Path, provenance: Mapping[str, str]) -> TorchModel:
     """The model in a file, as it was imported when a graph with this provenance was made."""
-    return read_model(path, coarsen=grain_of(provenance))
+    parts = provenance.get("parts", "")
+    count = int(parts) if parts.isdecimal() and len(parts) < 9 else None
+    return read_model(path, coarsen=grain_of(provenance), parts=count)
 
 
 def digest_of(path: str | Path) -> str:

@@ -109,7 +109,7 @@ class _Writing:
             return self._reference(value)
         if isinstance(value, (list, tuple)):
             return [self._encoded(each) for each in value]
-        return _plain(value)
+        return encoded(value)
 
 
 def call_name(node: Node) -> str:
@@ -127,8 +127,10 @@ def call_name(node: Node) -> str:
     )
 
 
-def _plain(value: Any) -> Any:
+def encoded(value: Any) -> Any:
     """A constant argument as JSON."""
+    if isinstance(value, (list, tuple)):
+        return [encoded(each) for each in value]
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):

@@ -87,6 +87,9 @@ def peak_bytes(sizes: Sequence[float], last: Sequence[int]) -> float:
     return most
 
 
+PIECES, NONE = "pieces", "none"  # ways to coarsen
+
+
 class Groups:
     """Vertices of an acyclic graph, grouped so that the graph of the groups stays acyclic.
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch.export import ExportedProgram
 from torch.utils._pytree import TreeSpec, tree_flatten
 
 from doppler.assignment import Assignment
@@ -27,7 +28,12 @@ from doppler.frontends.coarsen import PIECES, check_coarsening
 from doppler.frontends.compilation.explaining import explanation, write_plan_report
 from doppler.frontends.compilation.guards import ModuleGuard, ValuesGuard, arguments_guard
 from doppler.frontends.device_map import DeviceMap, device_map
-from doppler.frontends.torch_export import from_torch
+from doppler.frontends.torch_export import (
+    check_parts,
+    exported,
+    from_functional,
+    make_functional,
+)
 from doppler.frontends.torch_model import TorchModel
 from doppler.graph.graph import Graph
 from doppler.machine.here import HERE, this_machine
@@ -42,6 +48,7 @@ from doppler.topology.topology import Topology
 from doppler.trace import Trace
 
 _log = logging.getLogger(__name__)
+AUTO = "auto"  # number of parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,11 +63,14 @@ class CompileConfig:
     placer: str = "auto"  # a name from `dop list placers`
     budget_s: float | None = 2.0  # for a placer that searches; None for one that does not
     coarsen: str | int = PIECES  # as `from_torch` takes it
+    parts: int | str | None = None  # as `from_torch` takes it, or "auto": what is predicted best
     min_gain: float = 0.05  # predicted, against the best single device, for a plan to pay
     max_shapes: int = 8  # sets of shapes that are compiled, and times that a module may change
 
     def __post_init__(self) -> None:
         check_coarsening(self.coarsen)
+        if self.parts != AUTO:
+            check_parts(self.parts)  # type: ignore[arg-type]
         if not 0 <= self.min_gain < 1:
             raise ConfigError(f"min_gain is {self.min_gain}, must be at least 0 and below 1")
         if self.max_shapes < 1:
@@ -265,9 +275,11 @@ class CompiledModule:
 
     def _compile(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _Ready | str:
         try:
-            model = from_torch(self._module, args, kwargs, coarsen=self._config.coarsen)
+            with torch.no_grad():
+                program = make_functional(exported(self._module, args, kwargs))
+            name = type(self._module).__name__
+            model, plan = best_parts(program, self._topology, self._config, name)
             self._check_buffers(model)
-            plan = make_plan(model.graph, self._topology, self._config)
         except DopplerError as error:
             _log.warning("the module runs as it is: %s", error.message)
             return error.message
@@ -294,6 +306,7 @@ def compile(  # noqa: A001
     example_kwargs: Mapping[str, Any] | None = None,
     *,
     topology: Topology | str | Path = HERE,
+    parts: int | str | None = None,
     budget_s: float | None = None,
     config: CompileConfig | None = None,
     backend: str | None = None,
@@ -301,9 +314,11 @@ def compile(  # noqa: A001
 ) -> CompiledModule:
     """The module as a callable that runs on all devices of a topology.
 
-    `here` is this machine, which is measured once. `budget_s`, to search for a plan, is that of
-    `config` where it is left out. Where no plan for the example saves enough, or the module cannot
-    be traced, the module itself runs; `force` asks for the best plan anyway.
+    `here` is this machine, which is measured once. `parts` cuts operations into shards; `auto`
+    takes 1, 2, 4, … up to the number of devices, whichever is predicted fastest. `parts` and
+    `budget_s`, to search for a plan, are those of `config` where they are left out. Where no plan
+    for the example saves enough, or the module cannot be traced, the module itself runs; `force`
+    asks for the best plan anyway.
 
     >>> import doppler as dp, torch
     >>> module, x = torch.nn.Linear(4, 2).eval(), torch.ones(3, 4)
@@ -317,6 +332,8 @@ def compile(  # noqa: A001
     config = config or CompileConfig()
     if budget_s is not None:
         config = replace(config, budget_s=budget_s)
+    if parts is not None:
+        config = replace(config, parts=parts)
     compiled = make_compiled(module, config, topology=topology, backend=backend, force=force)
     compiled.prepare(tuple(example_inputs), dict(example_kwargs or {}))
     return compiled
@@ -335,6 +352,29 @@ def make_compiled(
     on_gpus = any(device.address.startswith("cuda") for device in machine.devices)
     backend = backend or ("cuda" if on_gpus else "cpu")
     return CompiledModule(module, machine, config, backend=backend, force=force)
+
+
+def best_parts(
+    program: ExportedProgram, topology: Topology, config: CompileConfig, name: str
+) -> tuple[TorchModel, CompiledPlan]:
+    """The model in the number of parts that is predicted fastest, and its plan."""
+    counts: list[int | None] = [config.parts]  # type: ignore[list-item]
+    if config.parts == AUTO:
+        counts = [1 << e for e in range((topology.num_devices - 1).bit_length() + 1)]
+        if config.budget_s is not None:
+            config = replace(config, budget_s=config.budget_s / len(counts))
+    found, why = [], None
+    for parts in counts:
+        model = from_functional(program, coarsen=config.coarsen, parts=parts, name=name)
+        try:
+            found.append((model, make_plan(model.graph, topology, config)))
+        except DopplerError as error:  # a part is too large for every device
+            why = error
+    if why is not None and not found:
+        raise why
+    single_s = min(plan.single_s for _, plan in found)
+    model, plan = min(found, key=lambda each: each[1].predicted_s)
+    return model, replace(plan, single_s=single_s)
 
 
 def make_plan(graph: Graph, topology: Topology, config: CompileConfig) -> CompiledPlan:

@@ -11,7 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from doppler.errors import ModelError
 from doppler.frontends.coarsen import PIECES
-from doppler.frontends.torch_export import exported, from_program, quiet
+from doppler.frontends.torch_export import exported, from_functional, make_functional, quiet
 from doppler.frontends.torch_model import Named, TorchModel
 
 
@@ -59,7 +59,7 @@ def joint_model(
         raise ModelError(
             f"the backward pass calls `{fused[0].target}`, which torch exports wrongly"
         )
-    return from_program(joint, coarsen=coarsen, name=type(module).__name__)
+    return from_functional(make_functional(joint), coarsen=coarsen, name=type(module).__name__)
 
 
 def _is_fused_attention(node: torch.fx.Node) -> bool:

@@ -8,12 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-
 from doppler.base.files import source_name
 from doppler.errors import ConfigError, FormatError, ModelError
 from doppler.graph.graph import Graph
-from doppler.sharding.evaluate import kernel_of, output_of
 
 READERS = {  # format, in the provenance of a graph: module with `digest_of` and `read_again`
     "pt2": "doppler.frontends.archive",
@@ -118,7 +115,6 @@ def why(error: BaseException) -> str:
 
 
 def _random(graph: Graph) -> dict[str, Any]:
-    from doppler.engine.loaded import random_blocks
+    from doppler.engine.loaded import random_inputs
 
-    blocks, inputs = random_blocks(graph), np.flatnonzero(graph.is_input).tolist()
-    return {graph.meta_ops[v]: blocks[output_of(graph, v)] for v in inputs if kernel_of(graph, v)}
+    return {**random_inputs(graph)}

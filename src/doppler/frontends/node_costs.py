@@ -11,7 +11,15 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from doppler.frontends.coarsen import peak_bytes
 from doppler.frontends.fold import owner
-from doppler.frontends.nodes import bytes_of, is_view, op_name, shape_of, size_of, tensors_of
+from doppler.frontends.nodes import (
+    bytes_of,
+    is_view,
+    map_leaves,
+    op_name,
+    shape_of,
+    size_of,
+    tensors_of,
+)
 
 # They read as much of their first operand as they return.
 _GATHERS = frozenset({"embedding", "index", "index_select", "gather", "embedding_bag"})
@@ -38,16 +46,40 @@ class NodeCosts:
             self._flops[key] = _counted(node.target, args, kwargs)
         return self._flops[key]
 
+    def shard_flops(self, node: Node, shapes: Sequence[Sequence[int]]) -> float:
+        """Floating-point operations of a call on operands of other shapes."""
+        key = repr((node.name, shapes))
+        if key not in self._flops:
+            left = iter(shapes)
+
+            def example(leaf: Node) -> Any:
+                if not (found := tensors_of(leaf)):
+                    return _example(leaf)
+                return torch.empty(tuple(next(left)), dtype=found[0].dtype, device="meta")
+
+            args, kwargs = map_leaves(node, example)
+            same = repr(
+                (str(node.target), tree_map(_described, args), tree_map(_described, kwargs))
+            )
+            if same not in self._flops:
+                self._flops[same] = _counted(node.target, args, kwargs)
+            self._flops[key] = self._flops[same]
+        return self._flops[key]
+
     def touched_bytes(self, node: Node) -> float:
         """Bytes of all tensors that a node reads and writes; none, where it is a view."""
         if is_view(node) or node.target is operator.getitem:
             return 0.0
         written = sum(map(bytes_of, tensors_of(node)))
         operands = [n for n in node.all_input_nodes if tensors_of(n)]
-        read = [sum(map(bytes_of, tensors_of(n))) for n in operands]
-        if read and op_name(node) in _GATHERS | _GATHERS_TOO:
-            read[0] = min(read[0], written)
-        return float(written + sum(read))
+        return traffic(node, written, [sum(map(bytes_of, tensors_of(n))) for n in operands])
+
+
+def traffic(node: Node, written: int, read: Sequence[int]) -> float:
+    """Bytes that a call touches, given those of its results and of its operands."""
+    is_gather = op_name(node) in _GATHERS | _GATHERS_TOO
+    first = min(read[0], written) if read and is_gather else sum(read[:1])
+    return float(written + first + sum(read[1:]))
 
 
 def temporary_bytes(nodes: Sequence[Node], outputs: Iterable[Node]) -> float:

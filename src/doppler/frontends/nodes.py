@@ -1,6 +1,6 @@
 """What the nodes of an exported program are: views, heavy work, sizes, randomness."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -8,6 +8,7 @@ from torch.fx import Node
 from torch.utils._pytree import tree_leaves
 
 from doppler.errors import ModelError
+from doppler.graph.ops import OpKind
 
 aten = torch.ops.aten
 
@@ -29,7 +30,32 @@ _HEAVY = frozenset(
     | {"embedding_bag", "_embedding_bag", "grouped_mm", "_grouped_mm", "_scaled_mm", "sort"}
     | {"topk", "index_add", "scatter_add", "cdist", "fft_fft", "fft_ifft"}
 )
+_PRODUCTS = frozenset({"linear", "matmul", "mm", "addmm", "bmm", "baddbmm", "addbmm", "einsum"})
 _FOREIGN = frozenset({"prims", "prim"})
+
+
+class Names:
+    """Unique names of vertices."""
+
+    def __init__(self, reserved: Iterable[str] = ()) -> None:
+        self._reserved, self._taken = set(reserved), set[str]()
+
+    def take(self, name: str) -> str:
+        """A name that is nobody else's, though it may be a reserved one."""
+        while name in self._taken:
+            name += "'"
+        self._taken.add(name)
+        return name
+
+    def of(self, node: Node) -> str:
+        """Where in the module a node is, or its own name if that is taken."""
+        stack = list(node.meta.get("nn_module_stack", {}).values())
+        path = stack[-1][0] if stack else ""
+        name = f"{path}.{node.name}" if path in self._taken or not path else path
+        name = name.removeprefix(".")
+        while name in self._taken or name in self._reserved:
+            name += "'"
+        return self.take(name)
 
 
 def op_name(node: Node) -> str:
@@ -65,6 +91,19 @@ def is_heavy(node: Node) -> bool:
     return name in _HEAVY or name.startswith("_scaled_dot_product")
 
 
+def kind_of(node: Node) -> str:
+    """The kind of a vertex that is this call."""
+    name = op_name(node)
+    return str(OpKind.MATMUL) if name in _PRODUCTS else name
+
+
+def compute_dtype(node: Node) -> str:
+    """The dtype that a call computes in."""
+    tensors = [*tensors_of(node), *(t for n in node.all_input_nodes for t in tensors_of(n))]
+    floats = [t for t in tensors if t.dtype.is_floating_point or t.dtype.is_complex]
+    return dtype_name(floats[0]) if floats else "float32"
+
+
 def is_tensor(node: Node) -> bool:
     """Whether a node is a tensor, or several; else it is a number."""
     value = node.meta.get("val")
@@ -98,9 +137,44 @@ def bytes_of(tensor: torch.Tensor) -> int:
     return count * tensor.element_size()
 
 
+def memory_of(tensor: torch.Tensor) -> Any:
+    """What two tensors share exactly where they are the same part of the same memory."""
+    place = tensor.untyped_storage()._cdata, tensor.storage_offset()
+    return (*place, tuple(tensor.shape), tensor.stride(), tensor.dtype)
+
+
 def dtype_name(tensor: torch.Tensor) -> str:
     """The dtype of a tensor as graphs name it."""
     return str(tensor.dtype).removeprefix("torch.")
+
+
+def tensor_leaves(node: Node, free: Container[Node] = ()) -> Iterator[Node]:
+    """The tensors among a call's arguments, and those of the free calls for its numbers."""
+    found: list[Node] = []
+    map_leaves(node, found.append)
+    for leaf in found:
+        if tensors_of(leaf):
+            yield leaf
+        elif leaf in free:
+            yield from tensor_leaves(leaf, free)
+
+
+def map_leaves(
+    node: Node, of: Callable[[Node], Any], constant: Callable[[Any], Any] = lambda value: value
+) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments of a call, with other values for nodes and constants, in its schema's order."""
+
+    def mapped(value: Any) -> Any:
+        if isinstance(value, Node):
+            return of(value)
+        if isinstance(value, (list, tuple)):
+            return [mapped(each) for each in value]
+        return constant(value)
+
+    schema = getattr(node.target, "_schema", None)
+    order = [each.name for each in schema.arguments] if schema else list(node.kwargs)
+    args = [mapped(value) for value in node.args]
+    return args, {name: mapped(node.kwargs[name]) for name in order if name in node.kwargs}
 
 
 def check_plain(node: Node) -> None:
@@ -115,7 +189,7 @@ def check_plain(node: Node) -> None:
         return
     if torch.Tag.nondeterministic_seeded not in target.tags:
         return
-    for name, value in _arguments(node):
+    for name, value in arguments(node):
         if name in ("train", "training") and value is False:
             return
         if name in ("dropout_p", "dropout", "p") and value == 0:
@@ -126,7 +200,7 @@ def check_plain(node: Node) -> None:
     )
 
 
-def _arguments(node: Node) -> Iterator[tuple[str, Any]]:
+def arguments(node: Node) -> Iterator[tuple[str, Any]]:
     """The arguments of a call by name, defaults included."""
     target: Any = node.target
     for i, parameter in enumerate(target._schema.arguments):

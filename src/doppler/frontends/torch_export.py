@@ -11,18 +11,22 @@ from torch.fx import Node
 from torch.utils._pytree import SequenceKey, tree_flatten_with_path, tree_unflatten
 
 from doppler.engine.pieces import PIECE
-from doppler.errors import ModelError
+from doppler.errors import ModelError, ShardingError
 from doppler.frontends.calls import CallWriter, PieceCalls
 from doppler.frontends.coarsen import NONE, PIECES, check_coarsening, make_pieces
 from doppler.frontends.device_map import STATE, UNREAD
 from doppler.frontends.fold import Folded, fold, owner
+from doppler.frontends.lifting.sharded import add_sharded
 from doppler.frontends.node_costs import NodeCosts, temporary_bytes
 from doppler.frontends.nodes import (
+    Names,
     bytes_of,
+    compute_dtype,
     dtype_name,
     is_heavy,
     is_view,
-    op_name,
+    kind_of,
+    memory_of,
     shape_of,
     tensors_of,
 )
@@ -31,8 +35,7 @@ from doppler.graph.builder import GraphBuilder
 from doppler.graph.graph import Kernel
 from doppler.graph.ops import InputKind, OpKind
 from doppler.plan import MODULES
-
-_PRODUCTS = frozenset({"linear", "matmul", "mm", "addmm", "bmm", "baddbmm", "addbmm", "einsum"})
+from doppler.sharding.partitioner import MAX_PARTS
 
 
 def from_torch(
@@ -41,14 +44,17 @@ def from_torch(
     kwargs: Mapping[str, Any] | None = None,
     *,
     coarsen: str | int = PIECES,
+    parts: int | None = None,
     name: str | None = None,
 ) -> TorchModel:
     """A module as a graph, traced with these arguments, whose shapes it keeps.
 
     Vertices are pieces: sequences of operations with at most one heavy operation, such as a product
     of matrices. `coarsen` is `pieces`, `none` for a vertex for every operation that is not a view,
-    or a number of pieces to merge down to. On the meta device nothing is computed or allocated, so
-    a model that no machine here could hold can be placed and simulated.
+    or a number of pieces to merge down to. With `parts`, a power of two, operations are cut into
+    that many shards wherever their axes allow; `lifting` says how much was. On the meta device
+    nothing is computed or allocated, so a model that no machine here could hold can be placed and
+    simulated.
 
     >>> import doppler as dp, torch
     >>> module = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
@@ -56,9 +62,11 @@ def from_torch(
     ('input', 'input', 'input', 'matmul', 'input', 'input', 'matmul')
     """
     check_coarsening(coarsen)
+    check_parts(parts)
     with torch.no_grad():
         program = exported(module, args, kwargs)
-    return from_program(program, coarsen=coarsen, name=name or type(module).__name__)
+    name = name or type(module).__name__
+    return from_functional(make_functional(program), coarsen=coarsen, parts=parts, name=name)
 
 
 def exported(
@@ -72,6 +80,8 @@ def exported(
     with quiet():
         try:
             return torch.export.export(module, tuple(args), dict(kwargs or {}), strict=False)
+        except ModelError:
+            raise
         except Exception as error:  # what a module raises while it is traced may be anything
             raise ModelError(
                 f"torch.export cannot trace the module: {type(error).__name__}: {_first(error)}",
@@ -79,22 +89,40 @@ def exported(
             ) from error
 
 
-def from_program(
-    program: ExportedProgram,
-    *,
-    coarsen: str | int = PIECES,
-    name: str = "model",
-    provenance: Mapping[str, str] | None = None,
-) -> TorchModel:
-    """An exported program as a graph."""
-    check_coarsening(coarsen)
+def make_functional(program: ExportedProgram) -> ExportedProgram:
+    """A program without calls that change tensors in place."""
     with quiet(), torch.no_grad():
         try:
-            functional = program.run_decompositions({})
+            made: ExportedProgram = program.run_decompositions({})
         except Exception as error:  # as above
             why = f"{type(error).__name__}: {_first(error)}"
             raise ModelError(f"the program cannot be made functional: {why}") from error
-        return _Importer(functional, coarsen, GraphBuilder(name, provenance)).model()
+    return made
+
+
+def from_functional(
+    program: ExportedProgram,
+    *,
+    coarsen: str | int = PIECES,
+    parts: int | None = None,
+    name: str = "model",
+    provenance: Mapping[str, str] | None = None,
+) -> TorchModel:
+    """A functional program as a graph."""
+    check_coarsening(coarsen)
+    check_parts(parts)
+    with quiet(), torch.no_grad():
+        return _Importer(program, coarsen, GraphBuilder(name, provenance)).model(parts or 1)
+
+
+def check_parts(parts: int | None) -> None:
+    """Raise a `ShardingError` unless operations can be cut into so many parts."""
+    if parts is None:
+        return
+    if isinstance(parts, bool) or not isinstance(parts, int) or not 1 <= parts <= MAX_PARTS:
+        raise ShardingError(f"parts is {parts!r}, must be a whole number from 1 to {MAX_PARTS}")
+    if parts & (parts - 1):
+        raise ShardingError(f"parts is {parts}, must be a power of two", hint="choose 2, 4, 8, …")
 
 
 class _Importer:
@@ -109,21 +137,24 @@ class _Importer:
         self._tensors: dict[Node, int] = {}  # by value
         self._weights: dict[str, torch.Tensor] = {}
         self._shared: dict[Any, int] = {}  # tensors by memory: tied weights are one input
-        self._taken: set[str] = set()  # names of vertices
+        self._names = Names(folded.names.values())  # of vertices
         self._read: set[str] = set()  # what is read of the module's state
 
-    def model(self) -> TorchModel:
+    def model(self, parts: int) -> TorchModel:
         """The graph and what belongs to it."""
         folded, spec = self._folded, self._program.call_spec
-        results = self._result_names()
-        for nodes, outputs in self._pieces(set(results)):
-            self._add_piece(nodes, self._writer.piece(nodes, outputs), results)
-        for node in folded.arguments:
-            if isinstance(node, Node):  # what nobody reads is an input nonetheless
-                self._input(node)
+        results, lifting = self._result_names(), None
+        if parts == 1:
+            self._add_pieces(results)
+        else:
+            nodes = list(self._program.graph.nodes)
+            lifting = add_sharded(
+                self._builder, folded, nodes, results,
+                parts=parts, coarsen=self._coarsen, weights=self._weights,
+            )  # fmt: skip
         given = {n for n in folded.arguments if isinstance(n, Node)}
         unread = [name for name in self._program.state_dict if name not in self._read]
-        if unread:
+        if unread and parts == 1:
             self._builder.provenance = {
                 **(self._builder.provenance or {}),
                 UNREAD: "\n".join(unread),
@@ -144,7 +175,15 @@ class _Importer:
                 name: Named(results[node]) if isinstance(node, Node) else node
                 for name, node in folded.gradients.items()
             },
+            lifting=lifting,
         )
+
+    def _add_pieces(self, results: Mapping[Node, str]) -> None:
+        for nodes, outputs in self._pieces(set(results)):
+            self._add_piece(nodes, self._writer.piece(nodes, outputs), results)
+        for node in self._folded.arguments:
+            if isinstance(node, Node):  # what nobody reads is an input nonetheless
+                self._input(node)
 
     def _pieces(self, results: set[Node]) -> list[tuple[list[Node], list[Node]]]:
         """The nodes of each piece, and the values that leave it."""
@@ -182,15 +221,15 @@ class _Importer:
         paths = dict.fromkeys(map(_module_of, (nodes[head], *nodes)))
         attributes[MODULES] = list(paths)
         shapes, dtypes = tuple(map(shape_of, made)), tuple(map(dtype_name, made))
-        name = self._vertex_name(nodes[head])
+        name = self._names.of(nodes[head])
         vertex = self._builder.vertex(
             name,
-            _kind(nodes[head]),
+            kind_of(nodes[head]),
             flops=sum(flops),
             touched_bytes=sum(touched),
             temporary_bytes=temporary_bytes(nodes, piece.outputs),
             meta_op=name,
-            dtype=_compute_dtype(nodes[head]),
+            dtype=compute_dtype(nodes[head]),
             kernel=Kernel(PIECE, inputs, shapes, dtypes, attributes),
         )
         for tensor in dict.fromkeys(inputs):
@@ -201,7 +240,7 @@ class _Importer:
     def _input(self, value: Node) -> int:
         """The tensor of a value; of one that no piece makes, that of a new input vertex."""
         weight = self._folded.weights.get(value)
-        memory = None if weight is None or value in self._folded.mutations else _memory(weight)
+        memory = None if weight is None or value in self._folded.mutations else memory_of(weight)
         if value not in self._tensors and memory in self._shared:
             self._tensors[value] = self._shared[memory]
         if value not in self._tensors:
@@ -213,7 +252,7 @@ class _Importer:
                 attributes[STATE] = state
                 self._read.add(state)
             kernel = Kernel("input", (), (shape,), (dtype,), attributes)
-            self._taken.add(name)
+            self._names.take(name)
             kind = InputKind.STREAMED if weight is None else InputKind.RESIDENT
             options: Any = {"meta_op": name, "dtype": dtype, "input_kind": kind}
             vertex = self._builder.vertex(name, OpKind.INPUT, kernel=kernel, **options)
@@ -223,16 +262,6 @@ class _Importer:
             if memory is not None:
                 self._shared[memory] = self._tensors[value]
         return self._tensors[value]
-
-    def _vertex_name(self, node: Node) -> str:
-        """Where in the module a node is, or its own name if that is taken."""
-        path = _module_of(node)
-        name = f"{path}.{node.name}" if path in self._taken or not path else path
-        name = name.removeprefix(".")
-        while name in self._taken or name in self._folded.names.values():
-            name += "'"
-        self._taken.add(name)
-        return name
 
     def _result_names(self) -> dict[Node, str]:
         """A name for each tensor that is computed and returned: where it is in what is returned."""
@@ -260,24 +289,6 @@ def _word(key: Any) -> str:
     if isinstance(key, SequenceKey):
         return str(key.idx)
     return str(getattr(key, "key", getattr(key, "name", key)))
-
-
-def _kind(node: Node) -> str:
-    """The kind of a piece, by its heaviest operation."""
-    name = op_name(node)
-    return str(OpKind.MATMUL) if name in _PRODUCTS else name
-
-
-def _compute_dtype(node: Node) -> str:
-    tensors = [*tensors_of(node), *(t for n in node.all_input_nodes for t in tensors_of(n))]
-    floats = [t for t in tensors if t.dtype.is_floating_point or t.dtype.is_complex]
-    return dtype_name(floats[0]) if floats else "float32"
-
-
-def _memory(tensor: torch.Tensor) -> Any:
-    """What two tensors share exactly where they are the same part of the same memory."""
-    place = tensor.untyped_storage()._cdata, tensor.storage_offset()
-    return (*place, tuple(tensor.shape), tensor.stride(), tensor.dtype)
 
 
 def _first(error: BaseException) -> str:

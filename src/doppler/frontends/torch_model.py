@@ -14,6 +14,7 @@ from doppler.graph.graph import Graph
 
 if TYPE_CHECKING:
     from doppler.assignment import Assignment
+    from doppler.frontends.lifting.lift_report import Lifting
     from doppler.topology.topology import Topology
 
 
@@ -47,6 +48,7 @@ class TorchModel:
     mutated: tuple[str, ...] = ()  # weights that a run changes
     sources: tuple[torch.Tensor, ...] = ()  # of the module: with other values, import it again
     gradients: Mapping[str, Named | Any] = field(default_factory=dict)  # of a joint graph, by name
+    lifting: "Lifting | None" = None  # how much of it was sharded; None if that was not asked for
 
     def __repr__(self) -> str:
         return f"<TorchModel: {self.graph!r}, {len(self.weights)} weights>"

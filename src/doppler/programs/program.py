@@ -31,7 +31,7 @@ class Axis:
     `offset + (p - begin) * numerator / denominator` of the tensor.
     """
 
-    join: int | None  # None: an axis of size 1 that is broadcast or dropped
+    join: int | None  # None: one position of the axis, as of one of size 1 that is broadcast
     begin: int = 0
     end: int = 1
     offset: int = 0
@@ -41,7 +41,7 @@ class Axis:
     def region(self, low: int, high: int) -> tuple[int, int] | None:
         """The part of the tensor's axis behind `low` … `high` of the join axis; None if empty."""
         if self.join is None:
-            return (0, 1)
+            return (self.offset, self.offset + 1)
         low, high = max(low, self.begin) - self.begin, min(high, self.end) - self.begin
         if low >= high:
             return None
@@ -72,6 +72,7 @@ class Op:
     reads: tuple[Read, ...]
     attributes: Mapping[str, Any] = field(default_factory=dict)  # JSON; "-inf" is a text
     is_weight: bool = False  # an input that is the same in every run, not data
+    whole: frozenset[int] = frozenset()  # join axes that are never cut
 
     @property
     def is_contraction(self) -> bool:

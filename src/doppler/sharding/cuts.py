@@ -17,13 +17,13 @@ Points = tuple[frozenset[int], ...]  # positions at which each axis of an output
 
 
 def divides(op: Op, cut: Cut) -> bool:
-    """Whether every piece has the same size, and no piece splits a complex number."""
+    """Whether every piece has the same size, and none splits a complex number or a whole axis."""
     return _fits(op.join, _units(op), cut)
 
 
 def _units(op: Op) -> list[int]:
     """Along each join axis, the elements that stay together."""
-    unit = [1] * len(op.join)
+    unit = [n if j in op.whole else 1 for j, n in enumerate(op.join)]
     for read in op.reads:
         for axis in read.axes:
             if axis.join is not None:
@@ -43,11 +43,12 @@ def candidates(op: Op, parts: int) -> list[Cut]:
     """
     exponent = parts.bit_length() - 1
     totals = [exponent] if op.is_contraction else range(exponent, -1, -1)
-    cuts = [
-        tuple(1 << e for e in exponents)
-        for total in totals
-        for exponents in _compositions(total, len(op.join))
-    ]
+    axes = [j for j in range(len(op.join)) if j not in op.whole]
+    cuts = []
+    for total in totals:
+        for exponents in _compositions(total, len(axes)):
+            pieces = {j: 1 << e for j, e in zip(axes, exponents, strict=True)}
+            cuts.append(tuple(pieces.get(j, 1) for j in range(len(op.join))))
     units = _units(op)
     return [cut for cut in cuts if _fits(op.join, units, cut)]
 

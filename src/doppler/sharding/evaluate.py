@@ -1,6 +1,7 @@
 """The values of a sharded graph, computed vertex by vertex in numpy: the oracle of execution."""
 
 from collections.abc import Container, Mapping
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -36,10 +37,38 @@ def input_blocks(
     whole = _whole_inputs(graph, inputs, vertices)
     blocks = {}
     for v in vertices:
-        value, shape = whole[graph.meta_ops[v]], kernel_of(graph, v).shapes[0]
-        is_all = tuple(value.shape) == shape
-        blocks[output_of(graph, v)] = value if is_all else value[_slices(graph, v)]
+        value, kernel = whole[graph.meta_ops[v]], kernel_of(graph, v)
+        if tuple(value.shape) == kernel.shapes[0]:
+            block = value
+        elif "atoms" in kernel.attributes:
+            block = _copied(value.reshape(_sizes(graph, v, "atoms"))[_slices(graph, v)])
+        else:
+            block = value[_slices(graph, v)]
+        blocks[output_of(graph, v)] = block
     return blocks
+
+
+def _copied(block: Any) -> Any:
+    """A block that its dimensions' factors tear apart, in memory of its own."""
+    return block.contiguous() if hasattr(block, "contiguous") else np.ascontiguousarray(block)
+
+
+def _sizes(graph: Graph, v: int, name: str) -> tuple[int, ...]:
+    """A shape among the attributes of an input: of its `whole` tensor, or of the factors of it."""
+    attributes = kernel_of(graph, v).attributes
+    found: Any = attributes.get(name)
+    is_shape = isinstance(found, (list, tuple)) and all(
+        type(n) is int and 0 < n < 1 << 62 for n in found
+    )
+    if is_shape and name == "atoms":
+        is_shape = prod(found) == prod(_sizes(graph, v, "whole"))
+    ends = [high for _, high in block_of(graph, v)]
+    if is_shape and (name == "atoms" or "atoms" not in attributes):
+        fits = len(ends) == len(found)
+        is_shape = fits and all(end <= n for end, n in zip(ends, found, strict=True))
+    if not is_shape:
+        raise GraphError(f"the kernel of `{graph.vertex_names[v]}` has {name} {found!r}")
+    return tuple(found)
 
 
 def result_names(graph: Graph) -> dict[int, str]:
@@ -155,6 +184,12 @@ def assemble(operand: Any, inputs: list[Array]) -> Array:
     return result
 
 
+def whole_shape(graph: Graph, v: int) -> tuple[int, ...]:
+    """The shape of the tensor that an input vertex holds a block of, or all."""
+    kernel = kernel_of(graph, v)
+    return _sizes(graph, v, "whole") if "whole" in kernel.attributes else kernel.shapes[0]
+
+
 def _whole_inputs(graph: Graph, inputs: Mapping[str, Array], of: list[int]) -> dict[str, Array]:
     """The inputs that vertices hold blocks of, each of the shape that its blocks make up."""
     blocks: dict[str, list[int]] = {}
@@ -178,7 +213,10 @@ def _whole_inputs(graph: Graph, inputs: Mapping[str, Array], of: list[int]) -> d
 
 
 def _whole_shape(graph: Graph, vertices: list[int]) -> tuple[int, ...]:
-    """The shape of a tensor from the blocks that vertices hold."""
+    """The shape of a tensor from the blocks that vertices hold, or as one of them names it."""
+    named = [v for v in vertices if "whole" in kernel_of(graph, v).attributes]
+    if named:
+        return _sizes(graph, named[0], "whole")
     ends = [[high for _, high in block_of(graph, v)] for v in vertices]
     if len(set(map(len, ends))) > 1:
         names = " and ".join(f"`{graph.vertex_names[v]}`" for v in vertices[:2])

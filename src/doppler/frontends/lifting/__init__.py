@@ -1,0 +1,1 @@
+"""Lifting: exported programs as programs that can be sharded, and the pieces of their shards."""
