@@ -83,8 +83,8 @@ def test_zero_shot(tmp_path: Path, printed: Printed) -> None:
     few = ("--count", "1", "--sized", "1", "--problems", "2", "--max-vertices", "60")
     short = ("--seconds", "0.2", "--train-seconds", "0.2", "--tune-seconds", "0.2")
     tiny = (*few, *short, "--runs", str(runs), "--results", str(results))
-    wanted = ["train/all/0", "train/without-chainmm/0", "tuning/p100x4/chainmm/0"]
-    for case in ("left-out/p100x4/chainmm", "families/fft/0", "machines/shared-bus/0"):
+    wanted = ["train/all/0", "train/without-chainmm/0", "tuning/p100x4-first-fit/chainmm/0"]
+    for case in ("left-out/p100x4-first-fit/chainmm", "families/fft/0", "machines/shared-bus/0"):
         wanted += [f"known/{case}", f"{case}/0"]
     wanted += ["plain/200/0.1/0", "time/200/0.1/0/0"]
     commands = (("list",), ("run", *wanted, *tiny), ("show", str(results)))
@@ -94,20 +94,22 @@ def test_zero_shot(tmp_path: Path, printed: Printed) -> None:
     lines = [json.loads(line) for line in results.read_text().splitlines()]
     assert sorted(line["job"] for line in lines) == sorted(wanted)
     for row in (
-        "`p100x4/chainmm` | ",
+        "`p100x4-first-fit/chainmm` | ",
         "`fft` | 1 | ",
         "all machines | 1 | ",
         "200 | 0.1 | auto | ",
     ):
         assert f"| {row}" in tables
     assert "| all | 2 | " in tables
-    better = next(line for line in lines if line["job"] == "known/left-out/p100x4/chainmm")
+    better = next(
+        line for line in lines if line["job"] == "known/left-out/p100x4-first-fit/chainmm"
+    )
     better["search"] /= 2
     again = tmp_path / "again.jsonl"
     again.write_text(json.dumps(better) + "\n")
     both = [("show", *map(str, files)) for files in ((results, again), (again, results))]
     for told in printed("zeroshot", *both):  # the best search counts, whichever is last
-        row = rf"\| `p100x4/chainmm` \| {1e3 * better['search']:.2f} \| \+\d{{3}}\."
+        row = rf"\| `p100x4-first-fit/chainmm` \| {1e3 * better['search']:.2f} \| \+\d{{3}}\."
         assert re.search(row, told)
 
 
