@@ -29,7 +29,7 @@ from doppler.graph import Graph
 from doppler.placers import bounds_of, make_placer
 from doppler.problem import Problem
 from doppler.programs.registry import workload
-from doppler.reproduce.figures import FOUR, ONE_GPU, least_measured, paper
+from doppler.reproduce.paper_figures import FOUR, ONE_GPU, least_measured, paper
 from doppler.sharding import shard
 from doppler.sim import SimConfig, Simulator
 from doppler.topology import Topology

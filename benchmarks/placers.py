@@ -32,7 +32,7 @@ from doppler.placers.search.annealing import SearchConfig, search, starting_poin
 from doppler.placers.warm_up import warm_up_search
 from doppler.problem import Problem
 from doppler.programs import random_dag
-from doppler.reproduce.figures import paper as paper_figures
+from doppler.reproduce.paper_figures import paper as paper_figures
 from doppler.sim import Simulator
 from doppler.topology import Topology, read_topology
 

@@ -42,7 +42,7 @@ from doppler.placers import lower_bounds, make_placer, placer_names, searches
 from doppler.policies.trainable import TrainablePolicy
 from doppler.problem import Problem
 from doppler.programs import random_dag
-from doppler.reproduce.figures import paper as paper_figures
+from doppler.reproduce.paper_figures import paper as paper_figures
 from doppler.sim import Simulator
 from doppler.topology import read_topology
 from doppler.training.api import placer_of

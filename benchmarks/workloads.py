@@ -12,7 +12,7 @@ from doppler.graph import Graph
 from doppler.placers import lower_bounds, place
 from doppler.programs.llama import transformer
 from doppler.programs.registry import workload
-from doppler.reproduce.figures import ONE_GPU, paper
+from doppler.reproduce.paper_figures import ONE_GPU, paper
 from doppler.sharding import lower, partition, shard
 from doppler.sim import SimConfig, simulate
 from doppler.topology import Topology, read_topology

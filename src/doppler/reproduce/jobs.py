@@ -24,31 +24,31 @@ from doppler.placers.base import cores
 
 Result = dict[str, Any]
 KINDS = {  # "module:function", which takes parameters and a `Workshop`
-    "place": "doppler.reproduce.placing:place",
-    "barriers": "doppler.reproduce.placing:with_barriers",
+    "place": "doppler.reproduce.placements:place",
+    "barriers": "doppler.reproduce.placements:with_barriers",
     "train": "doppler.reproduce.learning:train",
+    "judge": "doppler.reproduce.learning:judge",
     "untrained": "doppler.reproduce.learning:untrained",
     "stages": "doppler.reproduce.learning:train_in_stages",
-    "grow": "doppler.reproduce.growth:grow",
-    "validate": "doppler.reproduce.systems:validate_simulator",
-    "engine": "doppler.reproduce.systems:run_on_engine",
+    "grow": "doppler.reproduce.experiments.growth:grow",
+    "engine": "doppler.reproduce.experiments.engines:run_on_engine",
 }
 
 
 @dataclass(frozen=True)  # without slots: the key is made once
-class Job:
+class PaperJob:
     """A piece of work whose result is JSON."""
 
     kind: str
     parameters: Mapping[str, Any]
     cost_s: float = 1.0  # about how long it takes on one core
-    needs: "tuple[Job, ...]" = ()  # that must be done before
+    needs: "tuple[PaperJob, ...]" = ()  # that must be done before
     alone: bool = False  # it measures time, so nothing else may run
 
     @cached_property
     def key(self) -> str:
         """A digest of all that the result depends on."""
-        from doppler.reproduce.placing import digest_of
+        from doppler.reproduce.placements import digest_of
 
         content = {
             "kind": self.kind,
@@ -84,17 +84,17 @@ class Results:
 
     by_key: dict[str, Result] = field(default_factory=dict)
 
-    def __getitem__(self, job: Job) -> Result:
+    def __getitem__(self, job: PaperJob) -> Result:
         return self.by_key[job.key]
 
-    def all(self, jobs: Iterable[Job]) -> list[Result]:
+    def all(self, jobs: Iterable[PaperJob]) -> list[Result]:
         """Those of several jobs."""
         return [self[job] for job in jobs]
 
 
-def with_needs(jobs: Iterable[Job]) -> dict[str, Job]:
+def with_needs(jobs: Iterable[PaperJob]) -> dict[str, PaperJob]:
     """The jobs and all that they need, each once, by their keys."""
-    found: dict[str, Job] = {}
+    found: dict[str, PaperJob] = {}
     left = list(jobs)
     while left:
         job = left.pop()
@@ -104,17 +104,17 @@ def with_needs(jobs: Iterable[Job]) -> dict[str, Job]:
     return found
 
 
-def missing(jobs: Iterable[Job], folder: Path) -> list[Job]:
+def missing(jobs: Iterable[PaperJob], folder: Path) -> list[PaperJob]:
     """Those that have no result yet, with what they need, the longest first."""
     shop = Workshop(folder)
     left = [j for j in with_needs(jobs).values() if not shop.file(".json", j.key).exists()]
     return sorted(left, key=lambda job: -job.cost_s)
 
 
-def estimate_s(jobs: Iterable[Job], workers: int) -> float:
+def estimate_s(jobs: Iterable[PaperJob], workers: int) -> float:
     """About how long jobs take on as many cores.
 
-    >>> estimate_s([Job("place", {}, 30.0), Job("place", {}, 10.0)], 2)
+    >>> estimate_s([PaperJob("place", {}, 30.0), PaperJob("place", {}, 10.0)], 2)
     30.0
     """
     jobs = list(jobs)
@@ -128,7 +128,7 @@ def num_workers() -> int:
     return len(cores()) or os.cpu_count() or 1
 
 
-def run_jobs(jobs: Iterable[Job], folder: Path, *, workers: int | None = None) -> Results:
+def run_jobs(jobs: Iterable[PaperJob], folder: Path, *, workers: int | None = None) -> Results:
     """The results of jobs; those that are not there are done first, and kept as they come."""
     jobs = list(jobs)
     (folder / "jobs").mkdir(parents=True, exist_ok=True)
@@ -146,7 +146,7 @@ def run_jobs(jobs: Iterable[Job], folder: Path, *, workers: int | None = None) -
     return found
 
 
-def _do_here(left: list[Job], folder: Path) -> None:
+def _do_here(left: list[PaperJob], folder: Path) -> None:
     done, queue = 0, list(left)
     while queue:
         waiting = {job.key for job in queue}
@@ -158,7 +158,7 @@ def _do_here(left: list[Job], folder: Path) -> None:
     report("reproducing", len(left), len(left))
 
 
-def _do_in_processes(left: list[Job], folder: Path, workers: int) -> None:
+def _do_in_processes(left: list[PaperJob], folder: Path, workers: int) -> None:
     """Together where they may; those that measure time follow, one by one."""
     context = multiprocessing.get_context("spawn")
     started = context.Value("i", 0)
@@ -168,7 +168,7 @@ def _do_in_processes(left: list[Job], folder: Path, workers: int) -> None:
     with ProcessPoolExecutor(
         workers, mp_context=context, initializer=_take_core, initargs=(started,)
     ) as pool:
-        running: dict[Future[None], Job] = {}
+        running: dict[Future[None], PaperJob] = {}
         try:
             while queue or running:
                 waiting = {job.key for job in (*queue, *running.values())}
@@ -190,7 +190,7 @@ def _do_in_processes(left: list[Job], folder: Path, workers: int) -> None:
     _do_here(apart, folder)
 
 
-def _place_of(job: Job, folder: Path) -> tuple[str, str, tuple[str, ...]]:
+def _place_of(job: PaperJob, folder: Path) -> tuple[str, str, tuple[str, ...]]:
     return str(folder), job.key, tuple(need.key for need in job.needs)
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from doppler.placers import bounds_of
-from doppler.reproduce.figures import FOUR, MEASURED, least_measured, paper, where
-from doppler.reproduce.placing import problem_of
+from doppler.reproduce.paper_figures import FOUR, MEASURED, least_measured, paper, where
+from doppler.reproduce.placements import problem_of
 
 
 def test_figures_are_those_of_the_paper() -> None:

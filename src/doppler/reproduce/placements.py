@@ -10,7 +10,7 @@ import numpy as np
 
 from doppler.base.arrays import IntArray
 from doppler.errors import DopplerError
-from doppler.graph.builder import Graph
+from doppler.graph.graph import Graph
 from doppler.graph.io import graph_to_json
 from doppler.placers.base import searches
 from doppler.placers.registry import make_placer
