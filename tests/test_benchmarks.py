@@ -1,5 +1,6 @@
 """Benchmarks made of jobs: the jobs run, and the tables can be made from their results."""
 
+import importlib
 import json
 import re
 import subprocess
@@ -234,3 +235,12 @@ def test_models(tmp_path: Path, printed: Printed) -> None:
 def test_overhead(printed: Printed) -> None:
     (shown,) = printed("overhead", ("mlp, 64 wide", "--runs", "1"))
     assert "| mlp, 64 wide | 8 | " in shown
+
+
+def test_quality_is_worse_only_beyond_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    is_worse = importlib.import_module("quality").is_worse
+    assert not is_worse([100.4] * 3, [100.0] * 3)  # less than half a percent
+    assert is_worse([101.0] * 3, [100.0] * 3)
+    assert not is_worse([101.0, 103.0, 99.0], [100.0, 102.0, 98.0])
+    assert not is_worse([90.0] * 3, [100.0] * 3)

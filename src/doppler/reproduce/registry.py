@@ -126,7 +126,8 @@ def find(name: str, settings: Settings, results: Results) -> Finding:
     else:
         found = one.find(results)
     tables, claims, charts = found
-    budget = budget_text(settings.budgets, label.graphs) if label.graphs else ""
+    usual = budget_text(settings.budgets, label.graphs) if label.graphs else ""
+    budget = getattr(one, "budget", usual)
     return Finding(
         label=name,
         title=label.title,

@@ -30,6 +30,7 @@ from doppler.reproduce.placements import ON_ONE
 
 HEURISTICS = ("critical-path", "critical-path:blind", "enumerative")
 RIVALS = ("placeto", "gdp")
+NEGLIGIBLE = 0.01  # share of a makespan
 PARTS = {"both": "", "only-sel": "only-sel", "only-plc": "only-plc"}  # rows and variants
 Rows = dict[str, dict[str, list[PaperJob]]]  # by row and graph
 Found = tuple[list[FigureTable], list[Claim], list[LineChart]]
@@ -267,8 +268,12 @@ class Seeds:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        count = settings.budgets.more_seeds
-        self.learned = JobMaker(settings.budgets).seeds("chainmm", count=count)
+        b = settings.budgets
+        self.budget = (
+            f"Budget `{b.name}`: preset `paper`, {b.episodes['chainmm']:,} episodes of Stage II "
+            f"after {b.imitation:,} of Stage I; {b.more_seeds} seeds."
+        )
+        self.learned = JobMaker(b).seeds("chainmm", count=b.more_seeds)
 
     def jobs(self) -> list[PaperJob]:
         """All jobs of the table."""
@@ -306,6 +311,10 @@ class Messages:
     def __init__(self, settings: Settings) -> None:
         b = settings.budgets
         self.settings, jobs = settings, JobMaker(b)
+        self.budget = (
+            f"Budget `{b.name}`: preset `default` without expert, {b.step_episodes:,} episodes of "
+            f"Stage II (batches of 32) after {b.imitation:,} of Stage I; {b.seeds} seeds."
+        )
         self.learned = {
             how: jobs.seeds("chainmm", preset="default", variant=how, episodes=b.step_episodes)
             for how in ("per-episode", "per-step")
@@ -328,13 +337,16 @@ class Messages:
             rows.append((how, best[how], of_greedy(results, jobs), at, seconds[how], *told))
         gap = best["per-step"].mean / best["per-episode"].mean - 1
         ratio = seconds["per-step"].mean / seconds["per-episode"].mean
+        text = (
+            f"Passing messages once per episode changes the best assignment by less than "
+            f"{NEGLIGIBLE:.0%} (the paper's differ by 0.7 %)"
+        )
+        reason = f"{best['per-step']} per step against {best['per-episode']} ({100 * gap:+.1f} %)"
+        chance = max(one.std / one.mean for one in best.values())
         claims = [
-            check(
-                "Passing messages once per episode changes the best assignment by less than 1 % "
-                "(the paper's differ by 0.7 %)",
-                abs(gap) < 0.01,
-                f"{best['per-step']} per step against {best['per-episode']} ({100 * gap:+.1f} %)",
-            ),
+            check(text, abs(gap) < NEGLIGIBLE, reason)
+            if chance < NEGLIGIBLE
+            else cannot_test(text, f"seeds differ by more than that: {reason}"),
             check(
                 "It takes far less time",
                 ratio > 2,
