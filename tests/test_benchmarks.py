@@ -217,14 +217,14 @@ def test_models(tmp_path: Path, printed: Printed) -> None:
     listed, shown = printed(
         "models", ("list",), ("run", *wanted, "--budget", "0.1", "--results", results)
     )
-    assert {*wanted, "full/llama/p100x4"} <= set(listed.split())
+    assert {*wanted, "full/llama/p100x4-first-fit"} <= set(listed.split())
     assert shown.count("| exact |") == 2
     assert "2 of 2 imported" in shown
     row = {"pieces": 2, "flops": 1e12, "weights_bytes": 1e9, "import_s": 1.0, "single_s": None}
     row |= {"makespan_s": 1.0, "bound_s": 0.5, "gap": 1.0, "devices": 2}
-    split = row | {"job": "full/llama/p100x4", "balanced_s": 2.0, "balanced_devices": 3}
+    split = row | {"job": "full/llama/p100x4-first-fit", "balanced_s": 2.0, "balanced_devices": 3}
     full = tmp_path / "full.jsonl"
-    lines = (split, row | {"job": "full/llama/p100x4/4"})
+    lines = (split, row | {"job": "full/llama/p100x4-first-fit/4"})
     full.write_text("".join(json.dumps(line) + "\n" for line in lines))
     (shown,) = printed("models", ("show", str(full)))
     assert "ahead of Accelerate's split on 1 of 1 models" in shown
