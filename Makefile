@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test thorough fuzz check docs format bench clean
+.PHONY: demo test thorough fuzz check docs format bench quality clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/base.stamp  ## simulate a graph on four devices and draw the timeline
@@ -41,6 +41,9 @@ bench: $(VENV)/dev.stamp  ## the simulator against SimPy, the workloads against 
 	$(BIN)/python benchmarks/simulator.py
 	$(BIN)/python benchmarks/workloads.py
 	$(BIN)/python benchmarks/engine.py
+
+quality: $(VENV)/dev.stamp  ## has any method become worse? some minutes
+	$(BIN)/python benchmarks/quality.py
 
 clean:
 	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -12,6 +12,10 @@ NAMES = ("chainmm", "ffnn", "llama-block", "llama-layer")
 SYNCHRONOUS = ("critical-path", "enumerative", "search")
 YARDSTICKS = ("contention", "schedule", "engine")
 NOISE_DRAWS = 300
+SHOWN = {  # rows that a reader could take for the policy's own
+    "doppler-sim": "doppler-sim, best of the run",
+    "doppler-sys": "doppler-sys, best of the run",
+}
 
 Result = dict[str, Any]
 
@@ -39,7 +43,7 @@ def _show_placed(some: list[Result]) -> None:
     modes = (("placed", ""), ("fixed", ", in fixed order"), ("captured", ", as one CUDA graph"))
     for key, mode in modes:
         for name in _names(some, key):
-            _row(f"{name}{mode}", [_spread(r[key][name]) for r in some])
+            _row(f"{SHOWN.get(name, name)}{mode}", [_spread(r[key][name]) for r in some])
     _row("ideal", [f"{r['ideal_ms']:.1f}" for r in some])
     best = [min(_means(r, "placed") + _means(r, "fixed")) for r in some]
     over = [100 * (b / r["ideal_ms"] - 1) for b, r in zip(best, some, strict=True)]

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 from jobs import Job, Result, read, run_jobs
-from placers import instant, problem
+from placers import P100, V100, WORKLOADS, instant, problem
 
 from doppler.graph import Graph
 from doppler.mdp import make_instance
@@ -42,10 +42,10 @@ from doppler.training.config import TrainConfig
 from doppler.training.presets import PRESETS
 from doppler.training.trainer import Trainer
 
-FOUR = tuple(f"p100x4/{name}" for name in ("chainmm", "ffnn", "llama-block", "llama-layer"))
-SIX = (*FOUR, "v100x8/llama-block", "v100x8/llama-layer")
+FOUR = tuple(f"{P100}/{name}" for name in WORKLOADS)
+SIX = (*FOUR, f"{V100}/llama-block", f"{V100}/llama-layer")
 SEEDS = 3
-LAYER, CHAIN = "p100x4/llama-layer", "p100x4/chainmm"
+LAYER, CHAIN = f"{P100}/llama-layer", f"{P100}/chainmm"
 TRANSFERS = [(s, t) for t in ("llama-block", "llama-layer") for s in ("ffnn", "chainmm")]
 MOVED = ("chainmm", "ffnn")  # to another machine
 MESSAGES = ("episode", "step")  # how often they are passed
@@ -176,7 +176,7 @@ def _trained(label: str, config: TrainConfig) -> Callable[[float, int], Result]:
 
 def _transfer(source: str, target: str) -> Callable[[float, int], Result]:
     def work(seconds: float, seed: int) -> Result:
-        trainer, _ = train([f"p100x4/{source}"], PRESETS["default"], seconds, seed)
+        trainer, _ = train([f"{P100}/{source}"], PRESETS["default"], seconds, seed)
         found: Result = {}
         state = {k: v.clone() for k, v in trainer.policy.state_dict().items()}
         for shots in SHOTS:
@@ -185,8 +185,8 @@ def _transfer(source: str, target: str) -> Callable[[float, int], Result]:
             if shots:
                 base = PRESETS["default"]
                 config = replace(base, stages=("sim",), sim=replace(base.sim, episodes=shots))
-                policy = train([f"p100x4/{target}"], config, None, seed, policy)[0].policy
-            found[f"after_{shots}"] = placed_ms(policy, f"p100x4/{target}")
+                policy = train([f"{P100}/{target}"], config, None, seed, policy)[0].policy
+            found[f"after_{shots}"] = placed_ms(policy, f"{P100}/{target}")
         return found
 
     return work
@@ -196,12 +196,12 @@ def _machine(name: str) -> Callable[[float, int], Result]:
     """Trained on p100x4, then used on v100x8 as it is and after some episodes (App. J)."""
 
     def work(seconds: float, seed: int) -> Result:
-        trainer, _ = train([f"p100x4/{name}"], PRESETS["default"], seconds, seed)
-        graph, topology = problem(f"v100x8/{name}")
+        trainer, _ = train([f"{P100}/{name}"], PRESETS["default"], seconds, seed)
+        graph, topology = problem(f"{V100}/{name}")
         base = PRESETS["default"]
         config = replace(base, stages=("sim",), sim=replace(base.sim, episodes=SHOTS[-1]))
         found: Result = {"zero": _on(trainer.policy, graph, topology)}
-        tuned, _ = train([f"v100x8/{name}"], config, None, seed, trainer.policy)
+        tuned, _ = train([f"{V100}/{name}"], config, None, seed, trainer.policy)
         return found | {"tuned": _on(tuned.policy, graph, topology)}
 
     return work
@@ -265,7 +265,9 @@ def best_known(tables: dict[str, dict[str, list[Result]]], label: str) -> float:
 def show(paths: list[Path]) -> None:
     """Print every table there are results for."""
     tables = tables_of(paths)
-    known = {label: best_known(tables, label) for label in (*SIX, "v100x8/chainmm", "v100x8/ffnn")}
+    known = {
+        label: best_known(tables, label) for label in (*SIX, f"{V100}/chainmm", f"{V100}/ffnn")
+    }
     shown = {
         "rule": show_rule,
         "quality": show_quality,
@@ -331,14 +333,14 @@ def show_transfer(tables: Any, known: dict[str, float]) -> None:
     print("|---|" + "---|" * len(heads))
     for source, target in TRANSFERS:
         rows = tables["transfer"].get(f"{source} to {target}", [])
-        best = known[f"p100x4/{target}"]
-        cells = [spread(tables["untrained"].get(f"p100x4/{target}", []), "policy", best)]
+        best = known[f"{P100}/{target}"]
+        cells = [spread(tables["untrained"].get(f"{P100}/{target}", []), "policy", best)]
         cells += [spread(rows, f"after_{shots}", best) for shots in SHOTS]
         print(f"| `{source}` to `{target}` | {' | '.join(cells)} |")
 
 
 def show_machines(tables: Any, known: dict[str, float]) -> None:
-    print("\n### From p100x4 to v100x8\n")
+    print(f"\n### From {P100} to {V100}\n")
     print("| graph | | ms | same device | same group | across |\n|---|---|---|---|---|---|")
     for name, rows in sorted(tables["machine"].items()):
         for how in ("zero", "tuned"):

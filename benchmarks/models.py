@@ -46,7 +46,7 @@ from doppler.problem import Problem
 from doppler.sim import Simulator
 
 UNEQUAL = "a100x2-t4x2"
-TOPOLOGIES = (UNEQUAL, "p100x4")
+TOPOLOGIES = (UNEQUAL, "p100x4-first-fit")
 # Others take minutes to import at full size (a loop over all tokens, or dozens of experts).
 FULL = ("llama", "falcon", "opt", "gpt2", "bert", "distilbert", "t5", "whisper", "vit", "swin",
         "clip", "resnet", "convnext", "mobilenet-v2")  # fmt: skip

@@ -7,12 +7,12 @@ problems, then how placing scales to 100,000 vertices. Instead of that,
 - `--moves` compares a move of search with a whole simulation;
 - `--exact` solves random graphs of 10 to 30 vertices with CP-SAT, a minute each.
 
-`--only p100x4/ffnn` does one problem, `--only 'scaling/m-*'` the placers of that name, `--only
+`--only a100x2-t4x2/ffnn` does one problem, `--only 'scaling/m-*'` the placers of that name, `--only
 'reference:4/*'` (of `--exact`) a machine. Search uses two cores however many there are, so that
 several processes may run side by side, each on cores of its own:
 
-    taskset -c 0,1 python benchmarks/placers.py --long --only p100x4/ffnn &
-    taskset -c 2,3 python benchmarks/placers.py --long --only p100x4/chainmm &
+    taskset -c 0,1 python benchmarks/placers.py --long --only p100x4-first-fit/ffnn &
+    taskset -c 2,3 python benchmarks/placers.py --long --only p100x4-first-fit/chainmm &
 """
 
 import argparse
@@ -32,25 +32,17 @@ from doppler.placers.search.annealing import SearchConfig, search, starting_poin
 from doppler.placers.warm_up import warm_up_search
 from doppler.problem import Problem
 from doppler.programs import random_dag
+from doppler.reproduce.paper_figures import paper as paper_figures
 from doppler.sim import Simulator
 from doppler.topology import Topology, read_topology
 
-# The paper's measurements of its EnumerativeOptimizer on all devices, in milliseconds (Table 2
-# and App. H.2).
-PAPER_MS = {
-    "p100x4/chainmm": 139.0,
-    "p100x4/ffnn": 50.2,
-    "p100x4/llama-block": 172.7,
-    "p100x4/llama-layer": 174.8,
-    "v100x8/chainmm": 33.5,
-    "v100x8/ffnn": 20.0,
-    "v100x8/llama-block": 109.6,
-    "v100x8/llama-layer": 97.5,
-}
+# The presets that the stored results were measured with, and the paper's tables for them.
+P100, V100 = "p100x4-first-fit", "v100x8-first-fit"
+TABLES = {P100: "placement", V100: "eight-gpus"}
 WORKLOADS = ("chainmm", "ffnn", "llama-block", "llama-layer")
-PROBLEMS = [f"{t}/{w}" for t in ("p100x4", "v100x8", "a100x2-t4x2") for w in WORKLOADS]
-LONG = [*(f"p100x4/{w}" for w in WORKLOADS), "v100x8/llama-block", "v100x8/llama-layer"]
-EXACT = [f"{t}/{n}" for t in ("reference:4", "p100x4") for n in (10, 20, 30)]
+PROBLEMS = [f"{t}/{w}" for t in (P100, V100, "a100x2-t4x2") for w in WORKLOADS]
+LONG = [*(f"{P100}/{w}" for w in WORKLOADS), f"{V100}/llama-block", f"{V100}/llama-layer"]
+EXACT = [f"{t}/{n}" for t in ("reference:4", P100) for n in (10, 20, 30)]
 EXACT_SEEDS = 4  # with long transfers, and as many with short ones
 SLOW = {"annealing", "auto", "cp-sat", "genetic", "local-search"}
 INSTANT = [name for name in placer_names() if name not in SLOW | {"doppler"}]  # heuristics
@@ -96,7 +88,9 @@ def compare(labels: list[str], seconds: float) -> None:
         best = min(found, key=lambda key: found[key])
         cost_s, _ = searched(graph, topology, seconds)
         bound = lower_bounds(graph, topology).best_s
-        paper = f"({PAPER_MS[label]})" if label in PAPER_MS else ""
+        machine, _, name = label.partition("/")
+        measured = machine in TABLES and paper_figures(TABLES[machine])["enumerative"][name].mean
+        paper = f"({measured})" if measured else ""
         print(
             f"  {label:<25} {bound * 1e3:>7.1f} {found['enumerative']:>12.1f}"
             f" {paper:>8}   {best:<14} {found[best]:>7.1f}"

@@ -34,7 +34,7 @@ from time import perf_counter, process_time
 
 import numpy as np
 from jobs import Job, Result, part_of, read, run_jobs
-from placers import SLOW, problem
+from placers import P100, SLOW, problem
 
 from doppler.errors import DopplerError
 from doppler.mdp import make_instance
@@ -42,6 +42,7 @@ from doppler.placers import lower_bounds, make_placer, placer_names, searches
 from doppler.policies.trainable import TrainablePolicy
 from doppler.problem import Problem
 from doppler.programs import random_dag
+from doppler.reproduce.paper_figures import paper as paper_figures
 from doppler.sim import Simulator
 from doppler.topology import read_topology
 from doppler.training.api import placer_of
@@ -62,16 +63,10 @@ SCALE_BATCH = 4  # episodes of the update that is timed
 LONG_S = 30.0  # an update that takes longer is timed once
 SLOPE_FROM = 500  # vertices from which on slopes are fitted
 SEARCH_S = 10.0  # of placers that search, in `table`
-# Table 2 of the paper: milliseconds on real GPUs, for the four workloads.
-# `doppler` is DOPPLER-SIM (Stages I and II). `placeto-pretrain` is from App. G.4, whose other
-# numbers are those of FFNN.
-PAPER_MS = {
-    "doppler": (122.5, 49.9, 191.5, 167.0),
-    "placeto": (137.1, 126.3, 411.5, 295.1),
-    "placeto-pretrain": (None, 99.0, None, None),
-    "gdp": (198.0, 100.3, 336.5, 231.5),
-    "critical-path": (230.4, 217.8, 230.9, 292.6),
-    "enumerative": (139.0, 50.2, 172.7, 174.8),
+# Of methods whose names differ in the paper: Stages I and II, and App. G.4.
+PAPER_ROWS = {
+    "doppler": ("placement", "doppler-sim"),
+    "placeto-pretrain": ("placeto-pretrain",) * 2,
 }
 
 
@@ -114,7 +109,7 @@ def train(graph: str, config: TrainConfig) -> Result:
     """Makespans of a policy trained from nothing on one core, and the time that took."""
     config = config.with_stages(from_nothing=True)
     # Budgets are CPU time: other work does not count.
-    pair, config = problem(f"p100x4/{graph}"), replace(config, threads=1)
+    pair, config = problem(f"{P100}/{graph}"), replace(config, threads=1)
     trainer = Trainer([pair], config, clock=process_time)
     began, episodes = process_time(), dict.fromkeys(config.stages, 0)
     for progress in trainer.run():
@@ -126,7 +121,7 @@ def train(graph: str, config: TrainConfig) -> Result:
 
 def judge(policy: TrainablePolicy, graph: str) -> Result:
     """What the policy alone makes of a graph, in ms, and how long that took."""
-    instance = make_instance(Problem(*problem(f"p100x4/{graph}")))
+    instance = make_instance(Problem(*problem(f"{P100}/{graph}")))
     placer = placer_of(policy)
     placer.samples = SAMPLES
     began = perf_counter()
@@ -157,7 +152,7 @@ def _seconds(graph: str, name: str, seed: int) -> Work:
 
 def _placer(graph: str, name: str, seed: int, search_s: float | None) -> Work:
     def work(budget: Budget) -> Result:
-        pair, seconds = problem(f"p100x4/{graph}"), search_s or budget.seconds
+        pair, seconds = problem(f"{P100}/{graph}"), search_s or budget.seconds
         found: Result = {"bound": lower_bounds(*pair).best_s * 1e3, "budget_s": seconds}
         began = perf_counter()
         placer = make_placer(name)
@@ -239,10 +234,12 @@ def show_table(title: str, cases: dict[str, dict[str, list[Result]]], *, paper: 
     known = [name for name in (*LEARNED, *PLACERS) if name in cases]
     for method in known:
         cells = []
-        for graph, paper_ms in zip(FOUR, PAPER_MS.get(method, (None,) * len(FOUR)), strict=True):
+        table, row = PAPER_ROWS.get(method, ("placement", method))
+        measured = paper_figures(table).get(row, {})
+        for graph in FOUR:
             cells.append(spread(cases[method][graph], "policy"))
             if paper:
-                cells.append("" if paper_ms is None else f"*{paper_ms}*")
+                cells.append(f"*{measured[graph].mean}*" if graph in measured else "")
         seeds = max(len(cases[method][graph]) for graph in FOUR)
         print(f"| {method} | {' | '.join(cells)} | {seeds} |")
 

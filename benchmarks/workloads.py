@@ -12,16 +12,14 @@ from doppler.graph import Graph
 from doppler.placers import lower_bounds, place
 from doppler.programs.llama import transformer
 from doppler.programs.registry import workload
+from doppler.reproduce.paper_figures import ONE_GPU, paper
 from doppler.sharding import lower, partition, shard
 from doppler.sim import SimConfig, simulate
 from doppler.topology import Topology, read_topology
 
-# Measured by the paper on one GPU, in milliseconds (Apps. H.1 and H.2); its V100 rows conflict:
-# the layer, which contains the block, is faster than the block.
-PAPER_MS = {
-    "p100x4": {"chainmm": 439.8, "ffnn": 148.2, "llama-block": 465.1, "llama-layer": 482.6},
-    "v100x8": {"chainmm": 83.5, "ffnn": 51.4, "llama-block": 154.4, "llama-layer": 105.0},
-}
+# The tables of the paper with its one-GPU rows. Those of V100 conflict: the layer, which contains
+# the block, is faster than the block.
+TABLES = {"p100x4": "memory-8gb", "v100x8": "eight-gpus"}
 LAYERS = (6, 12, 24, 48, 96)
 
 
@@ -36,9 +34,9 @@ def graph_of(name: str, devices: int) -> Graph:
 def compare_one_device() -> None:
     print("\nOne device, simulated, against the paper's one-GPU rows (ms)\n")
     print("  topology  workload       vertices  simulated   bound   paper")
-    for name, rows in PAPER_MS.items():
+    for name, table in TABLES.items():
         topology = read_topology(name)
-        for label, paper_ms in rows.items():
+        for label, (paper_ms, _) in paper(table)[ONE_GPU].items():
             graph = graph_of(label, topology.num_devices)
             # The paper's engine evicts to host memory where ours would run out.
             config = SimConfig(limit_memory=False)

@@ -15,12 +15,14 @@ what we measured.
   All other jobs that end with a seed need them.
 - `known/CASE`: what `--seconds` of search, the list schedulers and the bounds say of a problem.
   Where there are several results for the same problem, `show` takes the best search.
-- `left-out/p100x4/chainmm/0`: the paper's graph, by a policy pretrained without its group.
+- `left-out/p100x4-first-fit/chainmm/0`: the paper's graph, by a policy pretrained without its
+  group.
 - `families/fft/3/0`, `machines/shared-bus/3/0`: graphs of a family, and graphs on machines of a
   family, of split `test`; `3` is one of `--count` problems.
 - `time/2000/10/3/0`: the policy, `auto` with it and search from it, ten seconds each, on a graph of
   about 2,000 vertices; `plain/2000/10/3`: search from the heuristics and from random assignments.
-- `tuning/p100x4/chainmm/0`: `--tune-seconds` of training from the policy, and from nothing.
+- `tuning/p100x4-first-fit/chainmm/0`: `--tune-seconds` of training from the policy, and from
+  nothing.
 
 Makespans are simulated seconds. `policy` is the best that placer `doppler` makes, in about a second
 or less; `untrained` the same with a policy of random weights; `auto` has `AUTO_S` seconds. Gaps are
@@ -184,7 +186,7 @@ def placer_of(run: Path) -> DopplerPlacer:
     if not run.is_dir():
         raise SystemExit(f"there is no policy in {run}: do the jobs 'train/*' first")
     placer = DopplerPlacer.from_path(run)
-    placer.place(Problem(*paper_problem("p100x4/chainmm")), budget_s=POLICY_S)
+    placer.place(Problem(*paper_problem("p100x4-first-fit/chainmm")), budget_s=POLICY_S)
     return placer
 
 

@@ -1,5 +1,6 @@
 """Benchmarks made of jobs: the jobs run, and the tables can be made from their results."""
 
+import importlib
 import json
 import re
 import subprocess
@@ -83,8 +84,8 @@ def test_zero_shot(tmp_path: Path, printed: Printed) -> None:
     few = ("--count", "1", "--sized", "1", "--problems", "2", "--max-vertices", "60")
     short = ("--seconds", "0.2", "--train-seconds", "0.2", "--tune-seconds", "0.2")
     tiny = (*few, *short, "--runs", str(runs), "--results", str(results))
-    wanted = ["train/all/0", "train/without-chainmm/0", "tuning/p100x4/chainmm/0"]
-    for case in ("left-out/p100x4/chainmm", "families/fft/0", "machines/shared-bus/0"):
+    wanted = ["train/all/0", "train/without-chainmm/0", "tuning/p100x4-first-fit/chainmm/0"]
+    for case in ("left-out/p100x4-first-fit/chainmm", "families/fft/0", "machines/shared-bus/0"):
         wanted += [f"known/{case}", f"{case}/0"]
     wanted += ["plain/200/0.1/0", "time/200/0.1/0/0"]
     commands = (("list",), ("run", *wanted, *tiny), ("show", str(results)))
@@ -94,20 +95,22 @@ def test_zero_shot(tmp_path: Path, printed: Printed) -> None:
     lines = [json.loads(line) for line in results.read_text().splitlines()]
     assert sorted(line["job"] for line in lines) == sorted(wanted)
     for row in (
-        "`p100x4/chainmm` | ",
+        "`p100x4-first-fit/chainmm` | ",
         "`fft` | 1 | ",
         "all machines | 1 | ",
         "200 | 0.1 | auto | ",
     ):
         assert f"| {row}" in tables
     assert "| all | 2 | " in tables
-    better = next(line for line in lines if line["job"] == "known/left-out/p100x4/chainmm")
+    better = next(
+        line for line in lines if line["job"] == "known/left-out/p100x4-first-fit/chainmm"
+    )
     better["search"] /= 2
     again = tmp_path / "again.jsonl"
     again.write_text(json.dumps(better) + "\n")
     both = [("show", *map(str, files)) for files in ((results, again), (again, results))]
     for told in printed("zeroshot", *both):  # the best search counts, whichever is last
-        row = rf"\| `p100x4/chainmm` \| {1e3 * better['search']:.2f} \| \+\d{{3}}\."
+        row = rf"\| `p100x4-first-fit/chainmm` \| {1e3 * better['search']:.2f} \| \+\d{{3}}\."
         assert re.search(row, told)
 
 
@@ -214,14 +217,14 @@ def test_models(tmp_path: Path, printed: Printed) -> None:
     listed, shown = printed(
         "models", ("list",), ("run", *wanted, "--budget", "0.1", "--results", results)
     )
-    assert {*wanted, "full/llama/p100x4"} <= set(listed.split())
+    assert {*wanted, "full/llama/p100x4-first-fit"} <= set(listed.split())
     assert shown.count("| exact |") == 2
     assert "2 of 2 imported" in shown
     row = {"pieces": 2, "flops": 1e12, "weights_bytes": 1e9, "import_s": 1.0, "single_s": None}
     row |= {"makespan_s": 1.0, "bound_s": 0.5, "gap": 1.0, "devices": 2}
-    split = row | {"job": "full/llama/p100x4", "balanced_s": 2.0, "balanced_devices": 3}
+    split = row | {"job": "full/llama/p100x4-first-fit", "balanced_s": 2.0, "balanced_devices": 3}
     full = tmp_path / "full.jsonl"
-    lines = (split, row | {"job": "full/llama/p100x4/4"})
+    lines = (split, row | {"job": "full/llama/p100x4-first-fit/4"})
     full.write_text("".join(json.dumps(line) + "\n" for line in lines))
     (shown,) = printed("models", ("show", str(full)))
     assert "ahead of Accelerate's split on 1 of 1 models" in shown
@@ -248,3 +251,12 @@ def test_load(printed: Printed) -> None:
     (shown,) = printed("load", ("--requests", "20", "--backend", "null"))
     assert shown.count("| serving") == 2
     assert "doppler_online_requests_total 20" in shown
+
+
+def test_quality_is_worse_only_beyond_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    is_worse = importlib.import_module("quality").is_worse
+    assert not is_worse([100.4] * 3, [100.0] * 3)  # less than half a percent
+    assert is_worse([101.0] * 3, [100.0] * 3)
+    assert not is_worse([101.0, 103.0, 99.0], [100.0, 102.0, 98.0])
+    assert not is_worse([90.0] * 3, [100.0] * 3)

@@ -4,7 +4,7 @@ import pytest
 from doppler.errors import ConfigError, UnknownNameError
 from doppler.graph import Graph, GraphBuilder
 from doppler.placers import gap, lower_bounds, make_placer, place, placer_names
-from doppler.placers.lists.critical_path import CriticalPathPlacer
+from doppler.placers.lists.critical_path import BlindCriticalPathPlacer, CriticalPathPlacer
 from doppler.problem import Problem
 from doppler.programs import random_dag
 from doppler.sim import Simulator, simulate
@@ -47,6 +47,20 @@ def test_critical_path_keeps_the_best_of_its_runs() -> None:
     ]
     assert makespans == sorted(makespans, reverse=True)
     assert makespans[2] < makespans[0]
+
+
+def test_the_blind_critical_path_takes_whichever_device_is_free() -> None:
+    """b is ready when a ends, and c's device is free by then: it goes there as well as stays."""
+    problem = Problem(two_chains(), Topology.preset("reference:2"))
+    placer = make_placer("critical-path:blind")
+    placed = [placer.place(problem, seed=seed) for seed in range(8)]
+    assert {a.placer for a in placed} == {"critical-path:blind"}
+    one_run = BlindCriticalPathPlacer(runs=1)
+    apart = [one_run.place(problem, seed=seed).devices.tolist() for seed in range(8)]
+    assert any(a != b for a, b, _, _ in apart)  # where a transfer takes longer than all the rest
+    assert all(a != c for a, _, c, _ in apart)
+    with pytest.raises(ConfigError, match="takes no run"):
+        make_placer("critical-path:deaf")
 
 
 def test_critical_path_needs_a_run() -> None:

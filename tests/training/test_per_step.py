@@ -163,12 +163,13 @@ def test_gradients_reach_every_weight_and_are_those_without_recomputing(
         np.testing.assert_allclose(mine, theirs, **CLOSE)
 
 
+@pytest.mark.parametrize("anchor", [0.0, 0.1])
 def test_the_loss_is_that_of_reinforce_for_the_same_episodes(
-    monkeypatch: pytest.MonkeyPatch,
+    anchor: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A policy that ignores the state learns the same either way."""
     mine = policy(mindful=False)
-    config = TrainConfig(policy=SHAPE, sim=replace(PER_STEP, batch=4, anchor=0.0), threads=1)
+    config = TrainConfig(policy=SHAPE, sim=replace(PER_STEP, batch=4, anchor=anchor), threads=1)
     loss, makespans = reinforce_by_steps(mine, record_of(config), config, 0.5, 7)
 
     def played(

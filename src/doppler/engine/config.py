@@ -18,7 +18,7 @@ class EngineConfig:
 
     strategy: str = FIFO  # ChooseTask: a name from `dop list strategies`
     mode: str = DYNAMIC  # or `fixed`: in the order of a schedule, made by `strategy` if need be
-    synchronous: bool = False  # a barrier after every level (the systems of Table 1)
+    synchronous: bool = False  # a barrier after every level
     limit_memory: bool = True  # buffers share memory where a device has too little
     timeout_s: float = 60.0  # without any task ending, before a run is given up
     depth: int = 256  # tasks under way at a time in fixed mode; a run is stopped that much later

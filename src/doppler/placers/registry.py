@@ -2,6 +2,7 @@
 
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from doppler.assignment import Assignment
 from doppler.cost import CostModel
@@ -45,6 +46,9 @@ _PLACERS = {  # name: "module:class"
     "round-robin": "doppler.placers.lists.trivial:RoundRobinPlacer",
     "single": "doppler.placers.lists.trivial:SinglePlacer",
 }
+_FORMS = {  # of placers, as in `name:form`; they are not compared with the others by default
+    "critical-path:blind": "doppler.placers.lists.critical_path:BlindCriticalPathPlacer",
+}
 _LEARNED = {  # those that take a policy: `name:run`, or `name:checkpoint`; or the shipped one
     "auto": "doppler.placers.portfolio:AutoPlacer",
     "doppler": "doppler.placers.learned.doppler:DopplerPlacer",
@@ -70,14 +74,13 @@ def learned_names() -> dict[str, str]:
     found = {}
     for name, where in sorted((_LEARNED | _RIVALS).items()):
         if name not in _PLACERS:
-            module, _, cls = where.partition(":")
-            found[name] = str(getattr(import_module(module), cls).__doc__).splitlines()[0]
+            found[name] = str(_class(where).__doc__).splitlines()[0]
     return found
 
 
 def described_placers() -> list[tuple[str, str]]:
     """The names of all placers and the first line of what they are, also of installed ones."""
-    rows = [(name, _first_line(make_placer(name))) for name in placer_names()]
+    rows = [(name, _first_line(make_placer(name))) for name in (*placer_names(), *_FORMS)]
     rows += [(f"{name}:RUN", text) for name, text in learned_names().items()]
     for name, point in installed_placers(_names()).items():
         try:
@@ -155,14 +158,22 @@ def _names() -> list[str]:
 def _built_in(name: str, path: str | None) -> Placer:
     """The placer of that name, with the policy at `path` if there is one."""
     takes_policy = _LEARNED | _RIVALS
+    if f"{name}:{path}" in _FORMS:
+        form: Placer = _class(_FORMS[f"{name}:{path}"])()
+        return form
     if path is not None and name not in takes_policy:
         raise _takes_no_run(name, path)
     if (path is None and name in _RIVALS) or path == "":
         raise ConfigError(f"placer `{name}` needs a policy", hint=f"as in `{name}:runs/x`")
-    module, _, cls = (takes_policy | _PLACERS)[name].partition(":")
-    kind = getattr(import_module(module), cls)
+    kind = _class((takes_policy | _PLACERS)[name])
     placer: Placer = kind() if path is None else kind.from_path(path)
     return placer
+
+
+def _class(where: str) -> Any:
+    """The class at `module:class`."""
+    module, _, name = where.partition(":")
+    return getattr(import_module(module), name)
 
 
 def _takes_no_run(name: str, path: str) -> ConfigError:

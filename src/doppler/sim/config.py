@@ -19,7 +19,7 @@ class SimConfig:
 
     strategy: str = FIFO  # ChooseTask: a name from `dop list strategies`
     noise: Noise = field(default_factory=Noise)
-    synchronous: bool = False  # a barrier after every level (the systems of Table 1)
+    synchronous: bool = False  # a barrier after every level
     limit_memory: bool = True  # tasks wait for device memory
     mode: str = DYNAMIC  # or "fixed": all tasks are started ahead, in the order of a schedule
 

@@ -15,7 +15,15 @@ from doppler.topology.io import MAX_DEVICES, topology_from_document, topology_fr
 from doppler.topology.topology import DTYPE_CLASSES, Device, Link, Rates, Topology
 
 REFERENCE = "reference:"
-PRESETS = ("p100x4", "p100x4-8gb", "v100x8", "a100x2-t4x2", "cpu2")
+PRESETS = (
+    "p100x4",
+    "p100x4-8gb",
+    "v100x8",
+    "a100x2-t4x2",
+    "cpu2",
+    "p100x4-first-fit",
+    "v100x8-first-fit",
+)
 
 
 def preset(name: str) -> Topology:

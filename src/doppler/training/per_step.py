@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from doppler.base.arrays import FloatArray, IntArray
+from doppler.base.arrays import BoolArray, FloatArray, IntArray
 from doppler.mdp.episode import Episode
 from doppler.mdp.features import early
 from doppler.mdp.rollout import Rollouts, Sampling
 from doppler.policies.acting import Actor, episode_seeds
 from doppler.policies.dual import DualPolicy, Scores
-from doppler.policies.gradients.losses import chosen, entropy, tensor
+from doppler.policies.gradients.losses import chosen, entropy, miss, tensor
 from doppler.policies.inputs import Inputs, replicate, with_state
 from doppler.policies.plc import log_same, place_log_softmax
 from doppler.policies.trainable import Choices
@@ -42,7 +42,12 @@ def reinforce_by_steps(
         choices.append(Choices(played.selected(), entropy(played.select)))
     if policy.config.place:
         choices.append(Choices(chosen(played.place, played.rollouts), entropy(played.place)))
-    return policy_loss(choices, gains, stage), makespans
+    loss = policy_loss(choices, gains, stage)
+    if stage.anchor and policy.config.select:
+        # Imitation is of the scores as they are, whatever temperature they were sampled at.
+        scores = (played.select * (sampling.select_temperature or 1.0)).log_softmax(dim=2)
+        loss = loss + stage.anchor * miss(scores, tensor(scores, played.urgent))
+    return loss, makespans
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,7 @@ class Played:
     rollouts: Rollouts
     select: Tensor  # (B, n, n) log-probability of every vertex at every step; not candidates: -inf
     place: Tensor  # (B, n, D) log-probability of every device at every step
+    urgent: BoolArray  # (B, n, n) at every step, the candidates that the critical path would take
 
     def selected(self) -> Tensor:
         """(B, n) log-probability of the vertex that each step selected."""
@@ -157,7 +163,10 @@ class _Table:
             since=np.take_along_axis(entered, order, axis=1),
         )
         select, place = self.select_log_probs, self.place_log_probs
-        return Played(rollouts, torch.stack(select, dim=1), torch.stack(place, dim=1))
+        possible = np.stack(self.possible, axis=1)
+        longest = np.where(possible, self.instance.tables.bottom_s, -np.inf)
+        urgent = possible & (longest == longest.max(axis=2, keepdims=True))
+        return Played(rollouts, torch.stack(select, dim=1), torch.stack(place, dim=1), urgent)
 
     def _on_devices(self, placed: Tensor) -> Tensor:
         """(B, D, H) sums of (B * n, H) over the vertices on each device."""

@@ -10,7 +10,7 @@ from doppler.base.arrays import FloatArray, IntArray
 from doppler.base.progress import track
 from doppler.errors import ConfigError
 from doppler.placers.base import Shown, assign, cores, refuse_budget
-from doppler.placers.lists.rules import ListSchedule, RankRule, flatten, run
+from doppler.placers.lists.rules import ListSchedule, PlanArrays, RankRule, flatten, run
 from doppler.problem import Problem
 from doppler.sim.simulator import Simulator
 
@@ -36,7 +36,7 @@ class CriticalPathPlacer(Shown):
     ) -> Assignment:
         """The best of `runs` list schedules by simulated makespan."""
         refuse_budget(self, budget_s, "it makes as many assignments as `runs` says")
-        graph, arrays, simulator = problem.graph, flatten(problem), Simulator(problem)
+        graph, arrays, simulator = problem.graph, self.plan_arrays(problem), Simulator(problem)
         rank, no_bias_s = urgency(problem), np.zeros(arrays.exec_s.shape)
         rng = np.random.default_rng(seed)
 
@@ -51,6 +51,29 @@ class CriticalPathPlacer(Shown):
         makespans = simulator.makespans(graph, np.array([f.devices for f in found]))
         best = found[int(np.argmin(makespans))]
         return assign(self, problem, best.devices, order=best.order)
+
+    def plan_arrays(self, problem: Problem) -> PlanArrays:
+        """What plans are made from."""
+        return flatten(problem)
+
+
+class BlindCriticalPathPlacer(CriticalPathPlacer):
+    """The same, blind to transfers: on whichever device is free first, wherever its inputs are.
+
+    The plan takes every tensor to be everywhere as soon as it is made, so of several devices that
+    are free when a vertex becomes ready any will do. The order of the vertices is the same.
+    """
+
+    name = "critical-path:blind"
+
+    def plan_arrays(self, problem: Problem) -> PlanArrays:
+        """What plans are made from: transfers take no time."""
+        arrays = flatten(problem)
+        return arrays._replace(
+            fixed_s=np.zeros_like(arrays.fixed_s),
+            latency_s=np.zeros_like(arrays.latency_s),
+            s_per_byte=np.zeros_like(arrays.s_per_byte),
+        )
 
 
 class Drawn(NamedTuple):

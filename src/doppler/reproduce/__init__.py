@@ -1,0 +1,1 @@
+"""The paper, table by table: its figures, ours, and what follows from them (`dop reproduce`)."""

@@ -1,0 +1,25 @@
+"""The page of the documentation says what the committed data say."""
+
+import json
+import re
+from pathlib import Path
+
+from doppler.reproduce.findings import from_json
+from doppler.reproduce.pages import overview
+from doppler.reproduce.registry import LABELS
+
+ROOT = Path(__file__).parents[2]
+DATA = ROOT / "benchmarks" / "results" / "paper.jsonl"
+PAGE = ROOT / "docs" / "results" / "paper.md"
+
+
+def test_verdicts_on_the_page_are_those_of_the_data() -> None:
+    lines = [json.loads(line) for line in DATA.read_text("utf-8").splitlines()]
+    found = [from_json(line) for line in lines]
+    labels = {f.label for f in found}
+    assert [f.label for f in found] == [label for label in LABELS if label in labels]
+    for line, finding in zip(lines, found, strict=True):
+        assert (line["verdict"], line["summary"]) == (finding.verdict, finding.summary)
+    shown = re.search(r"(?s)<!-- verdicts -->\n(.*?)<!-- /verdicts -->", PAGE.read_text("utf-8"))
+    assert shown is not None
+    assert shown[1].strip() == overview(found)
