@@ -19,7 +19,7 @@ from doppler.engine.backends.base import Backend
 from doppler.engine.backends.registry import make_backend
 from doppler.engine.execution import Execution
 from doppler.engine.loaded import Loaded
-from doppler.engine.loops import DynamicLoop, FixedLoop, Loop
+from doppler.engine.loops import DynamicLoop, FixedLoop, Loop, Times
 from doppler.engine.prepared import Preparation, Prepared
 from doppler.errors import ConfigError, OutOfMemoryError
 from doppler.graph.graph import Graph
@@ -109,6 +109,7 @@ class Engine:
         self._generation = 0
         self._ready: Prepared | None = None  # whose inputs are in place
         self._cancelled = Event()
+        self._resources = self.topology  # whose slots and lanes tasks take
 
     def __enter__(self) -> Self:
         return self
@@ -200,7 +201,7 @@ class Engine:
         self.load(graph, inputs)
         prepared, loop = self._loop(graph, assignment, seed)
         self._drive(prepared, loop, timed=False)
-        return prepared.results(self.backend)
+        return self._results(prepared)
 
     def makespans(
         self,
@@ -222,7 +223,7 @@ class Engine:
         for n in range(warm_up + repeats):
             self._drive(*self._loop(graph, assignment, seed), timed=False)
             if n >= warm_up:
-                seconds.append(self.backend.now_s())
+                seconds.append(self._run_s())
         return np.array(seconds)
 
     def _run(
@@ -230,16 +231,26 @@ class Engine:
     ) -> tuple[Trace, dict[str, Any]]:
         prepared, loop = self._loop(graph, assignment, seed)
         self._drive(prepared, loop)
-        outputs = prepared.results(self.backend) if keep else {}
+        outputs = self._results(prepared) if keep else {}
         trace = build_trace(
             graph,
             self.topology,
             prepared.tasks,
-            loop.times(),
+            self._times(prepared, loop),
             placer=assignment.placer,
             plan=assignment.memory,
         )
         return trace, outputs
+
+    def _results(self, prepared: Prepared) -> dict[str, Any]:
+        return prepared.results(self.backend)
+
+    def _times(self, prepared: Prepared, loop: Loop) -> Times:
+        return loop.times()
+
+    def _run_s(self) -> float:
+        """How long the run took that has just ended."""
+        return self.backend.now_s()
 
     def _drive(self, prepared: Prepared, loop: Loop, *, timed: bool = True) -> None:
         try:
@@ -264,11 +275,11 @@ class Engine:
         }
         if config.mode == FIXED:
             limits |= {"depth": config.depth, "capture": config.capture}
-            return prepared, FixedLoop(prepared, self.topology, self.backend, **limits)
+            return prepared, FixedLoop(prepared, self._resources, self.backend, **limits)
         priority = priorities(config.strategy, self._problem, assignment, seed)
         return prepared, DynamicLoop(
             prepared,
-            self.topology,
+            self._resources,
             self.backend,
             priority,
             synchronous=config.synchronous,
@@ -297,15 +308,7 @@ class Engine:
         if found is not None:
             self._prepared.move_to_end(key)
             return found
-        preparation = Preparation(
-            self._problem,
-            self.backend,
-            self._loaded,
-            fixed=config.mode == FIXED,
-            synchronous=config.synchronous,
-            limit_memory=config.limit_memory,
-            strategy=config.strategy,
-        )
+        preparation = self._preparation()
         tables = preparation.tables(assignment, seed)
         pairs = zip(tables.places.top, self._arena_bytes, strict=True)
         needed = [max(pair) for pair in pairs]
@@ -325,6 +328,19 @@ class Engine:
             prepared = preparation.prepare(assignment, tables)
         self._prepared[key], self._generation = prepared, self.backend.generation
         return prepared
+
+    def _preparation(self) -> Preparation:
+        config = self.config
+        assert self._problem is not None
+        return Preparation(
+            self._problem,
+            self.backend,
+            self._loaded,
+            fixed=config.mode == FIXED,
+            synchronous=config.synchronous,
+            limit_memory=config.limit_memory,
+            strategy=config.strategy,
+        )
 
     def _forget(self) -> None:
         self._problem = self._loaded = None
