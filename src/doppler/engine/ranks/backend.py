@@ -10,9 +10,10 @@ import torch
 from doppler.engine.backends.base import Action, Actions, Behind, Copy
 from doppler.engine.backends.cpu import CpuBackend
 from doppler.engine.pieces import Cell
-from doppler.engine.ranks.group import Group
+from doppler.engine.ranks.group import RESTART, Group
 from doppler.engine.ranks.partition import Part, with_others
 from doppler.engine.ranks.places import local_topology
+from doppler.errors import EngineError
 from doppler.graph.graph import Graph
 from doppler.tasks import Tasks
 from doppler.topology.topology import Topology
@@ -42,6 +43,7 @@ class _RankPlan(NamedTuple):
     local: Any
     receives: dict[int, Incoming]
     grants: dict[int, int]  # by transfer: the task that ends when it may begin
+    crossing: dict[int, tuple[int, str]]  # by transfer: the other rank, and what it moves
     outside: frozenset[int]  # tasks that other ranks start
 
 
@@ -53,6 +55,7 @@ class RankBackend(CpuBackend):
         self.group, self.ranks = group, ranks
         self._others = len(topology.links)  # the link behind the last
         self._outside: frozenset[int] = frozenset()
+        self._crossing: dict[int, tuple[int, str]] = {}
         group.on_trouble = self.wake
 
     @property
@@ -90,13 +93,19 @@ class RankBackend(CpuBackend):
             found[grant] = Copy(self._others, 0, 0, None, _Call(give))
         local = super().prepare(graph, tasks, found, behind)
         grants = {task: grant for grant, task in part.gets.items()}
-        return _RankPlan(local, receives, grants, part.outside)
+        names, makers = graph.vertex_names, graph.tensor_producer[tasks.tensor].tolist()
+        crossing = {
+            task: (rank, f"the output of vertex `{names[makers[task - graph.num_vertices]]}` {way}")
+            for ranks, way in ((part.receives, "comes from there"), (part.sends, "goes there"))
+            for task, rank in ranks.items()
+        }
+        return _RankPlan(local, receives, grants, crossing, part.outside)
 
     def begin(self, plan: _RankPlan, *, timed: bool = True) -> None:
         """Start the clock of a run, on all ranks at about the same time."""
         self.group.check()
         super().begin(plan.local, timed=timed)
-        self._outside, run = plan.outside, self._run
+        self._outside, self._crossing, run = plan.outside, plan.crossing, self._run
         rooms: dict[int, tuple[torch.Tensor, int]] = {}
         for task, (rank, output, like) in plan.receives.items():
             room = torch.empty(*like[:1], dtype=like[1]) if isinstance(output, Cell) else output
@@ -124,9 +133,17 @@ class RankBackend(CpuBackend):
     def wait(self, timeout_s: float) -> list[int]:
         """The tasks that ended; an error where a rank is gone."""
         done = super().wait(timeout_s)
-        if not done:
-            self.group.check()
-        return done
+        if done or self.group.trouble is None:
+            return done
+        trouble = self.group.trouble
+        ended = self._run.end_s
+        waiting = [
+            what
+            for task, (rank, what) in self._crossing.items()
+            if rank == trouble.rank and not ended[task]
+        ]
+        more = f"; {waiting[0]}" if waiting else ""
+        raise EngineError(self.group.story(trouble) + more, hint=RESTART)
 
     def stop(self) -> None:
         """Tell the others, and let go of what still runs."""

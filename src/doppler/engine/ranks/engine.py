@@ -119,7 +119,7 @@ class _RankPreparation(Preparation):
         return self._backend
 
     def tables(self, assignment: Assignment, seed: int) -> PlannedTasks:
-        """This rank's part; every rank must have decided the same."""
+        """The part of this rank; every rank must have decided the same."""
         whole, backend = super().tables(assignment, seed), self._rank_backend
         group = backend.group
         if len(set(group.gather(_digest(whole)))) > 1:

@@ -8,7 +8,8 @@ when that rank ends.
 
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from queue import SimpleQueue
 from threading import Lock, Thread
@@ -24,6 +25,8 @@ TEXT_BYTES = 512
 NEVER = timedelta(days=1)  # a rank that is silent is found out by the time limit of a run
 WAITERS = 4  # threads that wait for tensors under way
 PINGS = 8
+RESTART = "start all processes again, as torchrun can do"
+NOTICE_S = 2.0  # within which the end of a rank is noticed, once a message to it failed
 
 # Kinds of short messages.
 COMES, MAY_COME, PING, PONG, FAILED, LEAVES = range(6)
@@ -44,7 +47,7 @@ class Trouble(NamedTuple):
 
 
 class Group:
-    """This process among those that were started together.
+    """A process among those that were started together.
 
     `torch.distributed` must be initialised, as `torchrun` prepares it.
     """
@@ -128,12 +131,13 @@ class Group:
     def send(self, value: torch.Tensor, rank: int, task: int) -> None:
         """Send a tensor; returns when its memory may be used again."""
         message = torch.tensor([COMES, task])
-        works = [
-            dist.isend(message, dst=rank, group=self._wires, tag=MESSAGE),
-            dist.isend(value, dst=rank, group=self._wires, tag=FIRST + task),
-        ]
-        for work in works:
-            work.wait()
+        with self._as_engine_errors():
+            works = [
+                dist.isend(message, dst=rank, group=self._wires, tag=MESSAGE),
+                dist.isend(value, dst=rank, group=self._wires, tag=FIRST + task),
+            ]
+            for work in works:
+                work.wait()
 
     def grant(self, rank: int, task: int) -> None:
         """Say that the memory is free into which a rank wants to send."""
@@ -150,9 +154,7 @@ class Group:
     def check(self) -> None:
         """An error if a rank is gone, or has failed."""
         if self.trouble is not None:
-            raise EngineError(
-                self.story(self.trouble), hint="start all processes again, as torchrun can do"
-            )
+            raise EngineError(self.story(self.trouble), hint=RESTART)
 
     def story(self, trouble: Trouble) -> str:
         """What is wrong with which rank, and where that is."""
@@ -162,13 +164,14 @@ class Group:
         """Take leave of the others. A group that had trouble is left as it is."""
         if self._is_closed:
             return
-        self._is_closed = True
         for _ in range(WAITERS):
             self._coming.put(None)
-        if self.trouble is None:
+        with suppress(EngineError):
             for peer in range(self.size):
-                if peer != self.rank:
+                if peer != self.rank and self.trouble is None:
                     self._say(peer, LEAVES)
+        self._is_closed = True
+        if self.trouble is None:
             for thread in self._listeners:
                 thread.join()
 
@@ -242,23 +245,16 @@ class Group:
         teller.start()
         teller.join(1.0)
 
-    def _as_engine_errors(self) -> "_EngineErrors":
-        return _EngineErrors(self)
-
-
-class _EngineErrors:
-    """Torch's errors become ours, and name the rank where it is known."""
-
-    def __init__(self, group: Group) -> None:
-        self._group = group
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, where: Any) -> None:
-        if isinstance(error, RuntimeError) and not isinstance(error, EngineError):
-            self._group.check()
+    @contextmanager
+    def _as_engine_errors(self) -> Iterator[None]:
+        """Torch's errors become ours, and name the rank that is gone."""
+        try:
+            yield
+        except RuntimeError as error:
+            until = time.perf_counter() + NOTICE_S
+            while self.trouble is None and time.perf_counter() < until:
+                time.sleep(0.001)  # who listens to that rank will say so
             reason = str(error).strip().split("\n")[0]
-            raise EngineError(
-                f"rank {self._group.rank} cannot reach the others: {reason}"
-            ) from error
+            self._note(Trouble(self.rank, f"cannot reach the others: {reason}"))
+            self.check()
+            raise

@@ -127,7 +127,7 @@ def _own(k: int, source: Sequence[int], target: Sequence[int]) -> int:
 def _order(
     schedule: Schedule, here: list[int], receives: dict[int, int], gives: dict[int, tuple[int, int]]
 ) -> Schedule:
-    """This rank's tasks in the order of all; a grant where its transfer is."""
+    """The tasks of a rank in the order of all; a grant where its transfer is."""
     started = set(here) - receives.keys()
     before = {task: grant for grant, (_, task) in gives.items()}
     tasks, rooms = [], []
