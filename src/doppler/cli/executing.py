@@ -1,6 +1,7 @@
 """`dop execute`: run an assignment on real devices, and see what was predicted."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -109,14 +110,16 @@ def execute(
     """Run an assignment on real devices: CPU cores, or GPUs.
 
     Prints how long the runs took beside what the simulator says. Only graphs with kernels can run,
-    such as `dop shard` makes, and `dop import` of a model.
+    such as `dop shard` makes, and `dop import` of a model. Under `torchrun` every process runs the
+    devices of its host, and the first one prints.
 
     Example: dop execute graph.json assignment.json --topology cpu2 --backend cpu -o trace.json
     """
     from doppler.assignment import read_assignment
     from doppler.base.writing import check_output
     from doppler.cli.topologies import find_topology
-    from doppler.engine.engine import Engine, EngineConfig
+    from doppler.engine.engine import EngineConfig
+    from doppler.engine.ranks.opening import is_first_rank, open_engine
     from doppler.formats import read_graph
     from doppler.trace import FORMAT, write_trace
 
@@ -143,12 +146,15 @@ def execute(
     modes = [mode] if mode != AUTO else [DYNAMIC] if bulk_synchronous else [DYNAMIC, FIXED]
     predictions = _predict(graph, topology, assignment, config, modes, seed)
     config = replace(config, mode=_choose(modes, predictions, assignment))
-    with Engine(topology, backend, config) as engine, showing_progress():
+    shown = showing_progress() if is_first_rank() else nullcontext()
+    with open_engine(topology, backend, config) as engine, shown:
         if not engine.backend.computes and (inputs or outputs):
             raise ConfigError(f"backend `{backend}` computes nothing, so there are no outputs")
         result = engine.execute(
             graph, assignment, given, repeats=repeat, warm_up=warm_up, seed=seed
         )
+    if not is_first_rank():
+        return
     if output:
         write_trace(result.trace, output, force=force)
     if outputs:

@@ -381,7 +381,9 @@ def execute(
 ) -> Execution:
     """The outputs and the measured trace of running a graph under an assignment.
 
-    Each may be given as the path of its file, and the topology as the name of a preset.
+    Each may be given as the path of its file, and the topology as the name of a preset. Where
+    `torch.distributed` is initialised, every rank calls this alike and runs its part; the outputs
+    are on rank 0.
 
     >>> import doppler as dp
     >>> graph = dp.shard(dp.programs.chainmm(size=64, dtype="float32"), parts=2)
@@ -390,6 +392,8 @@ def execute(
     >>> result.outputs["add"].shape
     (64, 64)
     """
+    from doppler.engine.ranks.opening import open_engine
+
     graph, assignment = as_graph(graph), as_assignment(assignment)
-    with Engine(topology, backend, config) as engine:
+    with open_engine(topology, backend, config) as engine:
         return engine.execute(graph, assignment, inputs, repeats=repeats, warm_up=warm_up)
