@@ -7,13 +7,16 @@ import os
 import pickle
 import signal
 import sys
+from contextlib import redirect_stdout, suppress
 from datetime import timedelta
 from functools import partial
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 
+from doppler.cli.main import main as command_line
 from doppler.engine.engine import Engine, EngineConfig
 from doppler.engine.ranks.engine import RankEngine
 from doppler.engine.ranks.group import Group
@@ -36,6 +39,15 @@ def main(folders: list[Path]) -> None:
 def run(folder: Path, job: dict[str, Any], rank: int) -> None:
     """Run all cases of a job, and end; the outcome of each goes to a file of this rank."""
     size = job["size"]
+    if "command" in job:
+        os.environ |= job["environment"] | {"RANK": str(rank), "WORLD_SIZE": str(size)}
+        os.chdir(folder)
+        with Path(f"{rank}.pickle").open("wb") as file, redirect_stdout(StringIO()) as printed:
+            sys.argv = ["dop", *job["command"]]
+            with suppress(SystemExit):
+                command_line()
+            pickle.dump(printed.getvalue(), file)
+        os._exit(0)
     store = dist.FileStore(str(folder / "store"), size)
     dist.init_process_group(
         "gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=60)

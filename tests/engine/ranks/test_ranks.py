@@ -2,9 +2,12 @@
 
 import os
 import pickle
+import shlex
 import signal
+import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +23,7 @@ from hypothesis import strategies as st  # noqa: E402
 from sharding.random_programs import cut_programs, whole_inputs  # noqa: E402
 from tight import least_bytes  # noqa: E402
 
+import doppler as dp  # noqa: E402
 from doppler.assignment import Assignment  # noqa: E402
 from doppler.engine.ranks.places import ranks_of, split_address  # noqa: E402
 from doppler.errors import EngineError, OutOfMemoryError  # noqa: E402
@@ -30,6 +34,7 @@ from doppler.sharding.evaluate import evaluate_graph  # noqa: E402
 
 EXAMPLES = int(os.environ.get("RANK_EXAMPLES", "30"))
 KILLS = int(os.environ.get("RANK_KILLS", "4"))
+ROOT = Path(__file__).parents[3]
 LAUNCHER = Path(__file__).with_name("job.py")
 MODES = ("dynamic", "fixed")
 
@@ -40,17 +45,18 @@ class Job(NamedTuple):
     """Cases for a number of processes."""
 
     size: int
-    cases: list[Case]
+    cases: Sequence[Case] = ()
+    more: Case = {}
 
 
 def run_jobs(folder: Path, *jobs: Job, timeout_s: float = 30.0) -> list[list[Any]]:
     """The outcomes of all cases of each job, by rank; None where a rank left none."""
     folders = [folder / str(number) for number in range(len(jobs))]
     for each, job in zip(folders, jobs, strict=True):
-        each.mkdir()
-        (each / "job.pickle").write_bytes(pickle.dumps(job._asdict() | {"timeout_s": timeout_s}))
-    source = Path(__file__).parents[3] / "src"
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(source)}
+        each.mkdir(exist_ok=True)
+        content = {"size": job.size, "cases": job.cases, "timeout_s": timeout_s} | job.more
+        (each / "job.pickle").write_bytes(pickle.dumps(content))
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
     subprocess.run([sys.executable, LAUNCHER, *folders], env=environment, timeout=300, check=True)
     return [
         [pickle.loads(f.read_bytes()) if f.exists() else None for f in files]
@@ -139,6 +145,30 @@ def test_a_rank_that_dies_ends_the_run_of_all(tmp_path: Path) -> None:
             assert f"rank {number % 3} on host" in message
     for name, value in expected.items():
         np.testing.assert_allclose(last[0][0][0][name], value, rtol=1e-5)
+
+
+def test_the_command_of_the_guide(tmp_path: Path) -> None:
+    """As torchrun starts it: the first rank prints, and writes the trace of all."""
+    guide = (ROOT / "docs" / "guides" / "execute.md").read_text()
+    command = next(line for line in guide.splitlines() if line.startswith("torchrun"))
+    before, after = command.split(" -m doppler ")
+    assert before == "torchrun --nproc-per-node 2"
+    graph, _, _ = workload("chainmm", 2)
+    (tmp_path / "0").mkdir()
+    dp.write_graph(graph, tmp_path / "0" / "graph.json")
+    devices = np.where(graph.is_input, -1, np.arange(graph.num_vertices) % 2)
+    dp.write_assignment(Assignment(devices), tmp_path / "0" / "assignment.json")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    more = {"command": shlex.split(after), "environment": environment}
+    ((first, second),) = run_jobs(tmp_path, Job(2, more=more))
+    assert "makespan" in first
+    assert second == ""
+    trace = dp.read_trace(tmp_path / "0" / "all.trace.json")
+    assert len(trace.vertex) == len(graph.assigned) + int(trace.is_transfer.sum())
+    assert trace.is_transfer.any()
 
 
 def test_devices_are_dealt_out_to_ranks() -> None:

@@ -39,7 +39,7 @@ class _Wire(NamedTuple):
         self.group.send(tensor.contiguous(), self.rank, self.task)
 
 
-class _RankPlan(NamedTuple):
+class _RankCommands(NamedTuple):
     local: Any
     receives: dict[int, Incoming]
     grants: dict[int, int]  # by transfer: the task that ends when it may begin
@@ -75,7 +75,7 @@ class RankBackend(CpuBackend):
         behind: Behind | None,
         part: Part,
         shapes: dict[int, tuple[tuple[int, ...], torch.dtype]],
-    ) -> _RankPlan:
+    ) -> _RankCommands:
         """The jobs of this rank's part; `shapes` are those of what it receives."""
         found: list[Action | None] = [*actions, *[None] * (len(part.table.needs) - len(actions))]
         receives: dict[int, Incoming] = {}
@@ -99,27 +99,27 @@ class RankBackend(CpuBackend):
             for ranks, way in ((part.receives, "comes from there"), (part.sends, "goes there"))
             for task, rank in ranks.items()
         }
-        return _RankPlan(local, receives, grants, crossing, part.outside)
+        return _RankCommands(local, receives, grants, crossing, part.outside)
 
-    def begin(self, plan: _RankPlan, *, timed: bool = True) -> None:
+    def begin(self, commands: _RankCommands, *, timed: bool = True) -> None:
         """Start the clock of a run, on all ranks at about the same time."""
         self.group.check()
-        super().begin(plan.local, timed=timed)
-        self._outside, self._crossing, run = plan.outside, plan.crossing, self._run
+        super().begin(commands.local, timed=timed)
+        self._outside, self._crossing, run = commands.outside, commands.crossing, self._run
         rooms: dict[int, tuple[torch.Tensor, int]] = {}
-        for task, (rank, output, like) in plan.receives.items():
+        for task, (rank, output, like) in commands.receives.items():
             room = torch.empty(*like[:1], dtype=like[1]) if isinstance(output, Cell) else output
             rooms[task] = room, rank
 
         def arrived(task: int) -> None:
-            output = plan.receives[task].output
+            output = commands.receives[task].output
             if isinstance(output, Cell):
                 output.value = rooms[task][0]
             run.begin_s[task] = run.end_s[task] = perf_counter()
             run.finish(task, None)
 
         def granted(task: int) -> None:
-            run.finish(plan.grants[task], None)
+            run.finish(commands.grants[task], None)
 
         self.group.post(rooms, arrived, granted)
         self.group.wait_for_all()

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from doppler.assignment import Assignment
-from doppler.engine.backends.base import Action, Behind, Plan
+from doppler.base.arrays import FloatArray, csr, rows
+from doppler.engine.backends.base import Action, Behind, Commands
 from doppler.engine.engine import Engine, EngineConfig
 from doppler.engine.kernels import output_like
 from doppler.engine.loops import Loop, Times
@@ -22,7 +23,7 @@ from doppler.engine.ranks.places import ranks_of
 from doppler.errors import ConfigError, EngineError
 from doppler.resolve import as_topology
 from doppler.sharding.evaluate import kernel_of
-from doppler.tasks import Tasks, TaskTable
+from doppler.tasks import Tasks, TaskTable, dependencies, task_levels
 from doppler.topology.topology import Topology
 
 
@@ -105,7 +106,8 @@ class RankEngine(Engine):
         tasks = np.arange(count)
         ready, begin = (np.array([r[i] for r in by_rank])[first, tasks] for i in (0, 1))
         end = np.array([r[2] for r in by_rank])[last, tasks]
-        return ready, begin, np.maximum(end, begin)
+        _put_in_order(prepared, ready, begin, end)
+        return ready, begin, end
 
 
 class _RankPreparation(Preparation):
@@ -141,7 +143,7 @@ class _RankPreparation(Preparation):
     def _is_here(self, device: int) -> bool:
         return self._rank_backend.runs(device)
 
-    def _bind(self, tasks: Tasks, actions: list[Action | None], behind: Behind | None) -> Plan:
+    def _bind(self, tasks: Tasks, actions: list[Action | None], behind: Behind | None) -> Commands:
         graph, part, size = self._problem.graph, self._part, tasks.num_vertices
         mine = set(part.table.tasks)
         kept = [action if task in mine else None for task, action in enumerate(actions)]
@@ -151,6 +153,22 @@ class _RankPreparation(Preparation):
             shape, dtype = output_like(kernel_of(graph, maker))
             shapes[task] = tuple(shape), dtype
         return self._rank_backend.prepare_part(graph, tasks, kept, behind, part, shapes)
+
+
+def _put_in_order(
+    prepared: Prepared, ready: FloatArray, begin: FloatArray, end: FloatArray
+) -> None:
+    """Let nothing begin before what it needs has ended: clocks may be a little apart."""
+    plan, count = prepared.assignment.memory, len(begin)
+    needed, needing = dependencies(prepared.graph, prepared.tasks, plan)
+    levels = task_levels(needed, needing, count)
+    assert levels is not None
+    needs = rows(*csr(needing, needed, count))
+    for task in np.argsort(levels, kind="stable").tolist():
+        if needs[task]:
+            ready[task] = end[needs[task]].max()
+        begin[task] = max(begin[task], ready[task])
+        end[task] = max(end[task], begin[task])
 
 
 def _digest(whole: PlannedTasks) -> str:
