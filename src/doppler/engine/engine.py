@@ -89,6 +89,8 @@ class Engine:
     True
     """
 
+    _prepares_with = Preparation
+
     def __init__(
         self,
         topology: Topology | str | Path,
@@ -259,9 +261,13 @@ class Engine:
             with _no_collection():
                 loop.run(timed=timed)
             self.backend.end()
-        except BaseException:
+        except BaseException as error:
+            self._give_up(error)
             self.backend.stop()
             raise
+
+    def _give_up(self, error: BaseException) -> None:
+        """Tell whoever else takes part in the run that it failed."""
 
     def _loop(self, graph: Graph, assignment: Assignment, seed: int) -> tuple[Prepared, Loop]:
         """A run that is about to begin."""
@@ -308,7 +314,15 @@ class Engine:
         if found is not None:
             self._prepared.move_to_end(key)
             return found
-        preparation = self._preparation()
+        preparation = self._prepares_with(
+            self._problem,
+            self.backend,
+            self._loaded,
+            fixed=config.mode == FIXED,
+            synchronous=config.synchronous,
+            limit_memory=config.limit_memory,
+            strategy=config.strategy,
+        )
         tables = preparation.tables(assignment, seed)
         pairs = zip(tables.places.top, self._arena_bytes, strict=True)
         needed = [max(pair) for pair in pairs]
@@ -328,19 +342,6 @@ class Engine:
             prepared = preparation.prepare(assignment, tables)
         self._prepared[key], self._generation = prepared, self.backend.generation
         return prepared
-
-    def _preparation(self) -> Preparation:
-        config = self.config
-        assert self._problem is not None
-        return Preparation(
-            self._problem,
-            self.backend,
-            self._loaded,
-            fixed=config.mode == FIXED,
-            synchronous=config.synchronous,
-            limit_memory=config.limit_memory,
-            strategy=config.strategy,
-        )
 
     def _forget(self) -> None:
         self._problem = self._loaded = None

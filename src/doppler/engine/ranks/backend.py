@@ -145,11 +145,6 @@ class RankBackend(CpuBackend):
         more = f"; {waiting[0]}" if waiting else ""
         raise EngineError(self.group.story(trouble) + more, hint=RESTART)
 
-    def stop(self) -> None:
-        """Tell the others, and let go of what still runs."""
-        self.group.fail("gave its run up")
-        super().stop()
-
     def arena(self, device: int, size: int) -> torch.Tensor:
         """Memory of a device of this rank; for others, a tensor without any."""
         if not self.runs(device):

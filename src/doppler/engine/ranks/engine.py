@@ -20,94 +20,11 @@ from doppler.engine.ranks.backend import RankBackend
 from doppler.engine.ranks.group import Group
 from doppler.engine.ranks.partition import Part, ends_of, part_of, with_others
 from doppler.engine.ranks.places import ranks_of
-from doppler.errors import ConfigError, EngineError
+from doppler.errors import ConfigError, DopplerError, EngineError
 from doppler.resolve import as_topology
 from doppler.sharding.evaluate import kernel_of
 from doppler.tasks import Tasks, TaskTable, dependencies, task_levels
 from doppler.topology.topology import Topology
-
-
-class RankEngine(Engine):
-    """Runs graphs on the devices of all ranks of a group; an Executor.
-
-    Every rank makes one, and calls the same methods with the same arguments in the same order.
-    Traces and makespans are those of the whole run, the same on every rank; results are put
-    together on rank 0, and others get none.
-    """
-
-    def __init__(
-        self,
-        topology: Topology | str | Path,
-        group: Group,
-        config: EngineConfig | None = None,
-    ) -> None:
-        """`topology` names the hosts of its devices: `host1/cpu:0`."""
-        whole, config = as_topology(topology), config or EngineConfig()
-        if config.synchronous:
-            raise ConfigError("there are no barriers among ranks: synchronous must be false")
-        self.group, self.ranks = group, ranks_of(whole, group.size)
-        super().__init__(whole, RankBackend(whole, group, self.ranks), config)
-        self._resources = with_others(whole)
-        self.clock_error_s = 0.0  # of the last trace: how far the ranks' clocks may be apart
-
-    def close(self) -> None:
-        """Give back threads and memory, and take leave of the others."""
-        super().close()
-        self.group.close()
-
-    def _preparation(self) -> Preparation:
-        config = self.config
-        assert self._problem is not None
-        return _RankPreparation(
-            self._problem,
-            self.backend,
-            self._loaded,
-            fixed=config.mode == "fixed",
-            synchronous=False,
-            limit_memory=config.limit_memory,
-            strategy=config.strategy,
-        )
-
-    def _results(self, prepared: Prepared) -> dict[str, Any]:
-        mine = {
-            t: value
-            for t, value in prepared.outputs.items()
-            if self._has_vertex(prepared, int(prepared.graph.tensor_producer[t]))
-        }
-        found = self.group.gather(replace(prepared, outputs=mine).blocks(self.backend))
-        if self.group.rank:
-            return {}
-        return prepared.whole({t: block for blocks in found for t, block in blocks.items()})
-
-    def _has_vertex(self, prepared: Prepared, v: int) -> bool:
-        device = int(prepared.tasks.devices[v])
-        return self.ranks[device] == self.group.rank if device >= 0 else self.group.rank == 0
-
-    def _run_s(self) -> float:
-        return float(max(self.group.gather(self.backend.now_s())))
-
-    def _times(self, prepared: Prepared, loop: Loop) -> Times:
-        """Of all ranks, on the clock of rank 0."""
-        assert isinstance(self.backend, RankBackend)
-        clocks = self.group.clocks()
-        self.clock_error_s = max(clock.error_s for clock in clocks)
-        count = prepared.tasks.num_vertices + prepared.tasks.num_transfers
-        mine = [column[:count] for column in loop.times()]
-        found = self.group.gather((self.backend.began_s, mine))
-        began = [at - clock.offset_s for (at, _), clock in zip(found, clocks, strict=True)]
-        zero = min(began)
-        by_rank = [
-            [column + (at - zero) for column in columns]
-            for (_, columns), at in zip(found, began, strict=True)
-        ]
-        source, target = ends_of(prepared.tasks, self.ranks)
-        home = [self.ranks[d] if d >= 0 else 0 for d in prepared.tasks.devices.tolist()]
-        first, last = np.array([home + source, home + target])
-        tasks = np.arange(count)
-        ready, begin = (np.array([r[i] for r in by_rank])[first, tasks] for i in (0, 1))
-        end = np.array([r[2] for r in by_rank])[last, tasks]
-        _put_in_order(prepared, ready, begin, end)
-        return ready, begin, end
 
 
 class _RankPreparation(Preparation):
@@ -153,6 +70,82 @@ class _RankPreparation(Preparation):
             shape, dtype = output_like(kernel_of(graph, maker))
             shapes[task] = tuple(shape), dtype
         return self._rank_backend.prepare_part(graph, tasks, kept, behind, part, shapes)
+
+
+class RankEngine(Engine):
+    """Runs graphs on the devices of all ranks of a group; an Executor.
+
+    Every rank makes one, and calls the same methods with the same arguments in the same order.
+    Traces and makespans are those of the whole run, the same on every rank; results are put
+    together on rank 0, and others get none.
+    """
+
+    _prepares_with = _RankPreparation
+
+    def __init__(
+        self,
+        topology: Topology | str | Path,
+        group: Group,
+        config: EngineConfig | None = None,
+    ) -> None:
+        """`topology` names the hosts of its devices: `host1/cpu:0`."""
+        whole, config = as_topology(topology), config or EngineConfig()
+        if config.synchronous:
+            raise ConfigError("there are no barriers among ranks: synchronous must be false")
+        self.group, self.ranks = group, ranks_of(whole, group.size)
+        super().__init__(whole, RankBackend(whole, group, self.ranks), config)
+        self._resources = with_others(whole)
+        self.clock_error_s = 0.0  # of the last trace: how far the ranks' clocks may be apart
+
+    def close(self) -> None:
+        """Give back threads and memory, and take leave of the others."""
+        super().close()
+        self.group.close()
+
+    def _results(self, prepared: Prepared) -> dict[str, Any]:
+        mine = {
+            t: value
+            for t, value in prepared.outputs.items()
+            if self._has_vertex(prepared, int(prepared.graph.tensor_producer[t]))
+        }
+        found = self.group.gather(replace(prepared, outputs=mine).blocks(self.backend))
+        if self.group.rank:
+            return {}
+        return prepared.whole({t: block for blocks in found for t, block in blocks.items()})
+
+    def _has_vertex(self, prepared: Prepared, v: int) -> bool:
+        device = int(prepared.tasks.devices[v])
+        return self.ranks[device] == self.group.rank if device >= 0 else self.group.rank == 0
+
+    def _give_up(self, error: BaseException) -> None:
+        reason = error.message if isinstance(error, DopplerError) else type(error).__name__
+        self.group.fail(f"failed: {reason}")
+
+    def _run_s(self) -> float:
+        return float(max(self.group.gather(self.backend.now_s())))
+
+    def _times(self, prepared: Prepared, loop: Loop) -> Times:
+        """Of all ranks, on the clock of rank 0."""
+        assert isinstance(self.backend, RankBackend)
+        clocks = self.group.clocks()
+        self.clock_error_s = max(clock.error_s for clock in clocks)
+        count = prepared.tasks.num_vertices + prepared.tasks.num_transfers
+        mine = [column[:count] for column in loop.times()]
+        found = self.group.gather((self.backend.began_s, mine))
+        began = [at - clock.offset_s for (at, _), clock in zip(found, clocks, strict=True)]
+        zero = min(began)
+        by_rank = [
+            [column + (at - zero) for column in columns]
+            for (_, columns), at in zip(found, began, strict=True)
+        ]
+        source, target = ends_of(prepared.tasks, self.ranks)
+        home = [self.ranks[d] if d >= 0 else 0 for d in prepared.tasks.devices.tolist()]
+        first, last = np.array([home + source, home + target])
+        tasks = np.arange(count)
+        ready, begin = (np.array([r[i] for r in by_rank])[first, tasks] for i in (0, 1))
+        end = np.array([r[2] for r in by_rank])[last, tasks]
+        _put_in_order(prepared, ready, begin, end)
+        return ready, begin, end
 
 
 def _put_in_order(
