@@ -8,7 +8,7 @@ import doppler as dp
 from doppler.programs.program_builder import ProgramBuilder
 from doppler.topology import Link
 
-LOADS, LOAD_BYTES = 8, 64 << 20  # copies that are timed, and the size of each
+LOADS, LOAD_BYTES, RUNS = 8, 64 << 20, 15  # copies that are timed, the size of each, how often
 
 
 def machine(
@@ -39,7 +39,7 @@ def with_memory(topology: dp.Topology, sizes: list[float]) -> dp.Topology:
 def host_bytes_per_s(topology: dp.Topology, backend: str, *, load_bytes: int = LOAD_BYTES) -> float:
     """What the link to the host carries when inputs arrive one after the other, as measured.
 
-    The fastest of five runs of the engine, each from the first begin to the last end.
+    The fastest of several runs of the engine, each from the first begin to the last end.
     """
     builder = ProgramBuilder("loads", dtype="float32")
     total = builder.input("x0", (load_bytes // 4,))[:1]
@@ -50,7 +50,7 @@ def host_bytes_per_s(topology: dp.Topology, backend: str, *, load_bytes: int = L
     with dp.Engine(topology, backend) as engine:
         assignment = dp.Assignment(np.where(graph.is_input, -1, 0))
         engine.load(graph, {f"x{i}": np.zeros(load_bytes // 4, np.float32) for i in range(LOADS)})
-        for _ in range(6):
+        for _ in range(RUNS + 1):
             trace = engine.run(graph, assignment)
             loads = trace.is_transfer
             found.append(float(trace.end_s[loads].max() - trace.begin_s[loads].min()))

@@ -44,10 +44,11 @@ def layouts() -> None:
         program, topology = found.build(), read_topology("p100x4")
         graph = program if isinstance(program, Graph) else shard(program, found.parts)
         _row(name, _ratios(Problem(graph, topology)))
-    ratios: list[float] = []
-    for drawn in problems("all", DRAWN, 0):
-        ratios += _ratios(Problem(drawn.graph, drawn.topology))
-    _row(f"{DRAWN} drawn", ratios)
+    for seed in range(2):
+        ratios: list[float] = []
+        for drawn in problems("all", DRAWN, seed):
+            ratios += _ratios(Problem(drawn.graph, drawn.topology))
+        _row(f"{DRAWN} {'others' if seed else 'drawn'}", ratios)
 
 
 def _row(name: str, ratios: list[float]) -> None:
@@ -63,7 +64,7 @@ def _ratios(problem: Problem) -> list[float]:
     found = []
     for spans in _spans(roomy, assignment):
         if bound := live_bound(spans):
-            packing = pack(spans, ENOUGH * bound, PackingConfig(repairs=2000, steps=10**9))
+            packing = pack(spans, ENOUGH * bound, PackingConfig(repairs=20_000, steps=10**10))
             found.append(packing.top / bound)
     return found
 

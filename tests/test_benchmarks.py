@@ -175,6 +175,16 @@ def test_runs_with_little_memory(printed: Printed) -> None:
         assert f"| {mode} | 2 | 0 | 0 | yes |" in shown
 
 
+def test_memory_search(tmp_path: Path, printed: Printed) -> None:
+    results = str(tmp_path / "search.jsonl")
+    case = ("--first", "2", "--last", "3", "--budget", "0.1", "--long", "0", "--seeds", "1")
+    commands = ("run", *case, "--results", results), ("show", results)
+    ran, shown = printed("memory_search", *commands, PLACERS=["heft", "auto"])
+    assert ran.endswith(shown)
+    assert shown.count("| yes |") == 2
+    assert "24 of width 8,192" in shown
+
+
 def test_streaming(tmp_path: Path, printed: Printed) -> None:
     results = str(tmp_path / "streaming.jsonl")
     tiny = ("--width", "64", "--block", "32", "--batch", "8", "--layers", "6", "--repeats", "1")

@@ -1,4 +1,4 @@
-"""`--cold`, and the memory that devices take, in `dop place` and `dop simulate`."""
+"""`--cold`, and the memory that devices take, in `dop place`, `dop simulate` and `dop execute`."""
 
 from pathlib import Path
 
@@ -49,6 +49,20 @@ def test_a_cold_start(dop: Dop, weights: Path, mode: str) -> None:
         assert report["bytes_by_class"]["host"] == 16
         assert (report["peak_bytes"], report["memory_bytes"]) == ([13, 13], [20, 20])
         assert "13 B of 20 B" in dop(*simulate).out
+
+
+@pytest.mark.parametrize("mode", ["dynamic", "fixed"])
+def test_a_cold_start_of_the_engine(dop: Dop, weights: Path, mode: str) -> None:
+    pytest.importorskip("torch")
+    dop("place", "graph.json", "-t", "host.json", "-p", "round-robin", "-o", "a.json")
+    execute = ("execute", "graph.json", "a.json", "-t", "host.json", "--backend", "null")
+    for cold in (True, False):
+        options = ["--cold"] if cold else []
+        report = dop(*execute, "--mode", mode, "--repeat", "1", *options, "--json").json()
+        assert report["bytes_by_class"].get("host", 0) == 16 * cold
+        assert report["transfers"] == 2 * cold
+        assert report["predicted_s"] == (5 if cold else 1)
+        assert report["peak_bytes"] == [13, 13]
 
 
 def test_a_cold_start_needs_links_to_the_host(dop: Dop, weights: Path) -> None:

@@ -57,6 +57,21 @@ def topcuoglu() -> Graph:
     )
 
 
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "cpop"])  # has a fixed device
+def test_what_comes_from_the_host_takes_its_time(name: str) -> None:
+    g = GraphBuilder("streamed")
+    x = g.input("x", output_bytes=12, kind="streamed")
+    g.op("v", "task", reads=[x], output_bytes=1, exec_s=(1.0, 2.0))
+    slow, fast = Link("slow", 1.0), Link("fast", 12.0)
+    route = np.array([[-1, 0], [0, -1]])
+    devices = (Device("near"), Device("far"))
+    topology = Topology("two", devices, (slow, fast), route, host_links=(0, 1))
+    placer = make_placer(name)
+    assert isinstance(placer, ListPlacer)
+    found = placer.schedule(Problem(g.build(), topology))  # 12 + 1 s on the first device
+    assert (found.devices.tolist(), found.begin_s.tolist()) == ([-1, 1], [0.0, 1.0])
+
+
 def arabnejad() -> Graph:
     """Arabnejad & Barbosa (2014), Fig. 1."""
     return task_graph(

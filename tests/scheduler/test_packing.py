@@ -60,6 +60,9 @@ def test_the_kernel_equals_its_readable_twin(found: Spans, random: object) -> No
     slow, fast = put_down(found, order), _fast_put_down(found, order)
     assert slow.offset.tolist() == fast.offset.tolist()
     assert slow.top == fast.top
+    if slow.top:  # it gives up as soon as it takes more than it may
+        assert _fast_put_down(found, order, slow.top).offset.tolist() == slow.offset.tolist()
+        assert _fast_put_down(found, order, slow.top - 1).top > slow.top - 1
 
 
 @settings(max_examples=200)

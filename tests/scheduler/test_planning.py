@@ -14,7 +14,7 @@ from doppler.errors import OutOfMemoryError
 from doppler.graph import Graph, GraphBuilder
 from doppler.problem import Problem
 from doppler.scheduler.places import IN_PLACE, memory_places, memory_sizes
-from doppler.scheduler.planning import plan_memory
+from doppler.scheduler.planning import PlanConfig, plan_memory
 from doppler.tasks import dependencies, enumerate_tasks, with_moves
 from doppler.topology import Topology
 
@@ -34,6 +34,18 @@ def test_no_order_overwrites_what_is_needed(seed: int) -> None:
     for device, top in zip(topology.devices, places.top, strict=True):
         assert top <= device.memory_bytes
     play(problem, found, random.Random(seed))
+
+
+@pytest.mark.parametrize("memory_bytes", [25.0, 200.0])
+def test_a_first_look_at_large_graphs_changes_nothing_else(memory_bytes: float) -> None:
+    graph = weights()
+    topology = Topology.uniform(1, memory_bytes=memory_bytes, host_bandwidth_bytes_per_s=1.0)
+    assignment = Assignment(np.where(graph.is_input, -1, 0))
+    problem, looks = Problem(graph, topology), PlanConfig(large=0, headroom=0.0)
+    found = plan_memory(problem, assignment, looks)
+    assert found.memory == plan_memory(problem, assignment, PlanConfig(large=10**9)).memory
+    assert found.memory is not None
+    assert bool(found.memory.num_moves) == (memory_bytes == 25.0)
 
 
 def play(problem: Problem, found: Assignment, rng: random.Random) -> None:

@@ -12,6 +12,7 @@ from doppler.cli.options import (
     MAX_REPEATS,
     AsJson,
     AssignmentFile,
+    Cold,
     Force,
     GraphFile,
     Imports,
@@ -77,6 +78,7 @@ def execute(
     bulk_synchronous: Annotated[
         bool, typer.Option("--bulk-synchronous", help="Put a barrier after every level.")
     ] = False,
+    cold: Cold = False,
     limit_memory: Annotated[
         bool, typer.Option(help="Let tensors share memory where a device has too little.")
     ] = True,
@@ -110,17 +112,21 @@ def execute(
     """Run an assignment on real devices: CPU cores, or GPUs.
 
     Prints how long the runs took beside what the simulator says. Only graphs with kernels can run,
-    such as `dop shard` makes, and `dop import` of a model. Under `torchrun` every process runs the
+    such as `dop shard` makes, and `dop import` of a model. Resident inputs are in place when the
+    clock starts, also those that a memory plan overwrote in the run before; with --cold all of them
+    are loaded from the host within each run. Under `torchrun` every process runs the
     devices of its host, and the first one prints.
 
     Example: dop execute graph.json assignment.json --topology cpu2 --backend cpu -o trace.json
     """
     from doppler.assignment import read_assignment
     from doppler.base.writing import check_output
+    from doppler.cli import plans
     from doppler.cli.topologies import find_topology
     from doppler.engine.engine import EngineConfig
     from doppler.engine.ranks.opening import is_first_rank, open_engine
     from doppler.formats import read_graph
+    from doppler.problem import Problem
     from doppler.trace import FORMAT, write_trace
 
     take_stdout(output, outputs, as_json=as_json)
@@ -139,10 +145,13 @@ def execute(
     if topology_name is None and not assignment.topology:
         raise ConfigError("no topology is given", hint="add --topology, such as here or cpu2")
     topology = find_topology(topology_name, graph, assignment, probe_again=probe)
-    assignment.check(graph, topology)
     given = None if inputs is None else read_arrays(inputs)
     if backend != "null" and graph.provenance:
         given = _with_weights(graph, graph_file, given, imports or (), random=random_weights)
+    if cold:
+        graph = plans.cold_graph(graph, topology)
+        assignment = plans.fitting(assignment, Problem(graph, topology))
+    assignment.check(graph, topology)
     modes = [mode] if mode != AUTO else [DYNAMIC] if bulk_synchronous else [DYNAMIC, FIXED]
     predictions = _predict(graph, topology, assignment, config, modes, seed)
     config = replace(config, mode=_choose(modes, predictions, assignment))

@@ -55,7 +55,7 @@ def cold_graph(graph: "Graph", topology: "Topology") -> "Graph":
         raise ConfigError(
             "--cold needs links between the host and the devices, "
             f"and topology `{topology.name}` has none",
-            hint="name them in its file, or measure the machine with `dop probe`",
+            hint="name them in its file: `[[links]]` with the host",
         )
     return graph.cold()
 

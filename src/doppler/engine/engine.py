@@ -1,9 +1,8 @@
 """Engine: an Executor that runs assignments on real devices (Alg. 1 in real time)."""
 
-import gc
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
@@ -14,6 +13,7 @@ import numpy as np
 
 from doppler.assignment import Assignment
 from doppler.base.arrays import FloatArray, IntArray, frozen, unbox_fields
+from doppler.base.collection import no_collection
 from doppler.base.progress import track
 from doppler.engine.backends.base import Backend
 from doppler.engine.backends.registry import make_backend
@@ -258,7 +258,7 @@ class Engine:
         try:
             self.backend.get_ready(prepared.commands, timed=timed)
             self._put_in_place(prepared)
-            with _no_collection():
+            with no_collection():
                 loop.run(timed=timed)
             self.backend.end()
         except BaseException as error:
@@ -355,18 +355,6 @@ class Engine:
     def is_cancelled(self) -> bool:
         """Whether the run under way is to stop."""
         return self._cancelled.is_set()
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Without Python's collector of cycles, which may take longer than a whole run."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def execute(

@@ -55,6 +55,20 @@ def walk(
     return _Walker(problem, tasks, order, limits, config).run()
 
 
+def walk_in_place(
+    problem: Problem, tasks: Tasks, order: IntArray, limits: Sequence[float], config: EvictionConfig
+) -> Walk | None:
+    """The walk if nothing has to move, as `walk` gives it; else None."""
+    try:
+        return _Walker(problem, tasks, order, limits, config, may_move=False).run()
+    except _MoveNeeded:
+        return None
+
+
+class _MoveNeeded(Exception):  # noqa: N818
+    """Something has to move where nothing may."""
+
+
 class _Walker:
     def __init__(
         self,
@@ -63,7 +77,10 @@ class _Walker:
         order: IntArray,
         limits: Sequence[float],
         config: EvictionConfig,
+        *,
+        may_move: bool = True,
     ) -> None:
+        self._may_move = may_move
         graph, self._topology = problem.graph, problem.topology
         self._graph, self._config, self._size = graph, config, graph.num_vertices
         self._bytes, self._temporaries = memory_sizes(graph)
@@ -183,6 +200,8 @@ class _Walker:
 
     def _move(self, copy: TensorCopy, *, is_load: bool) -> TensorCopy:
         """Add a move of a copy to the order; of a load, it is the writer, else a user."""
+        if not self._may_move:
+            raise _MoveNeeded
         task = self._size + len(self._transfers) + len(self._found.moves)
         if is_load:
             copy.writer = task

@@ -6,13 +6,15 @@ once bound the memory from below; packing finds offsets that come close to it.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from doppler.base.arrays import FloatArray, IntArray
+from doppler.base.arrays import BoolArray, FloatArray, IntArray
 from doppler.errors import ConfigError
+
+LARGEST = 1 << 62  # bytes; more than there ever are
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +50,15 @@ class PackingConfig:
 
     repairs: int = 400  # orders that are tried after the rules
     steps: int = 20_000_000  # comparisons of two buffers, at most, for all of them
+    patience: int = 40  # orders without success, before another rule's order is the start
+    heat: float = 0.3  # share by which more may stick out of what is tried next, at most
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.repairs < 0 or self.steps < 0:
-            raise ConfigError("repairs and steps must not be negative")
+        if self.repairs < 0 or self.steps < 0 or not self.heat >= 0:
+            raise ConfigError("repairs, steps and heat must not be negative")
+        if self.patience < 1:
+            raise ConfigError(f"patience is {self.patience}, must be at least 1")
 
 
 def pack(spans: Spans, enough: float = 0.0, config: PackingConfig | None = None) -> Packing:
@@ -61,9 +67,20 @@ def pack(spans: Spans, enough: float = 0.0, config: PackingConfig | None = None)
     Each puts the buffers down one after the other, each into the smallest gap between those that
     are there at the same time that holds it: the largest buffers first, then those that take most
     bytes for longest, then those that stay longest, then as they come. Where that is not enough,
-    buffers that stick out are put down earlier, again and again.
+    a local search puts buffers that stick out down earlier.
     """
     config, enough = config or PackingConfig(), max(enough, live_bound(spans))
+    starts: list[tuple[Packing, IntArray]] = []
+    for order in _orders(spans):
+        starts.append((_fast_put_down(spans, order), order))
+        if starts[-1][0].top <= enough:
+            return starts[-1][0]
+    starts.sort(key=lambda start: start[0].top)
+    return _repaired(spans, starts, enough, config)
+
+
+def _orders(spans: Spans) -> Iterator[IntArray]:
+    """The rules: orders in which to put buffers down."""
     length = (spans.end - spans.begin + 1).astype(np.float64)
     rules: tuple[tuple[IntArray | FloatArray, ...], ...] = (
         (spans.begin, -length, -spans.size),
@@ -72,15 +89,14 @@ def pack(spans: Spans, enough: float = 0.0, config: PackingConfig | None = None)
         (-spans.size, -length, spans.begin),
         (-spans.size, spans.begin),
     )
-    best, order = Packing(np.zeros(0, np.int64), 1 << 62), np.zeros(0, np.int64)
-    for keys in rules:
-        tried = np.lexsort(keys)
-        found = _fast_put_down(spans, tried)
-        if found.top < best.top:
-            best, order = found, tried
-        if best.top <= enough:
-            return best
-    return _repaired(spans, best, order, enough, config)
+    return (np.lexsort(keys) for keys in rules)
+
+
+def _pack_within(spans: Spans, limit: float) -> Packing | None:
+    """The packing of the first rule that takes no more than the limit."""
+    most = int(min(limit, LARGEST))
+    found = (_fast_put_down(spans, order, most) for order in _orders(spans))
+    return next((packing for packing in found if packing.top <= most), None)
 
 
 def pack_apart(spans: Spans, limit: float, config: PackingConfig | None = None) -> Packing:
@@ -91,44 +107,73 @@ def pack_apart(spans: Spans, limit: float, config: PackingConfig | None = None) 
     total, length = int(spans.size.sum()), int(spans.end.max(initial=0)) + 1
     if total <= limit:
         return Packing(np.cumsum(spans.size) - spans.size, total)
-    rest, without_repairs = length, PackingConfig(repairs=0)
+    rest = length
     while rest := rest // 2:
         longer = Spans(spans.begin, np.minimum(spans.end + rest, length - 1), spans.size)
         if live_bound(longer) <= limit:
-            found = pack(longer, limit, without_repairs)
-            if found.top <= limit:
+            found = _pack_within(longer, limit)
+            if found is not None:
                 return found
     return pack(spans, limit, config)
 
 
 def _repaired(
-    spans: Spans, best: Packing, order: IntArray, enough: float, config: PackingConfig
+    spans: Spans, starts: Sequence[tuple[Packing, IntArray]], enough: float, config: PackingConfig
 ) -> Packing:
-    """The best of the packings found by moving buffers that stick out to the front of the order."""
-    rng, count, now = np.random.default_rng(config.seed), len(order), best
+    """The best packing found by putting buffers that stick out down earlier.
+
+    A local search over orders that minimizes the bytes by which buffers stick out of what is
+    enough, all together, and starts again from the next of the `starts` where it does not get on.
+    """
+    rng, count = np.random.default_rng(config.seed), len(spans.size)
+    best, number, stale = starts[0][0], -1, config.patience
     for turn in range(min(config.repairs, config.steps // max(count * count, 1))):
-        sticks_out = (now.offset + spans.size)[order] > enough
-        rank = np.arange(count, dtype=np.float64)
-        if turn % 3 == 2:
-            rank += rng.normal(0.0, max(1.0, 0.05 * count), count)
-        rank[sticks_out] -= count if turn % 3 == 0 else rng.integers(1, count + 1)
-        tried = order[np.argsort(rank, kind="stable")]
+        if stale >= config.patience:
+            number, stale = number + 1, 0
+            now, order = starts[number % len(starts)]
+            excess = least = _excess(spans, now, enough)
+        tried = _moved_up((now.offset + spans.size)[order] > enough, order, turn, number, rng)
         found = _fast_put_down(spans, tried)
         if found.top < best.top:
             best = found
         if best.top <= enough:
             break
-        if found.top <= now.top * (1 + 0.02 * rng.random()):  # slightly worse is a way to better
-            now, order = found, tried
+        new = _excess(spans, found, enough)
+        stale, least = (0, new) if new < least else (stale + 1, least)
+        if new <= excess * (1 + config.heat * rng.random()):
+            now, order, excess = found, tried, new
     return best
 
 
-def _fast_put_down(spans: Spans, order: IntArray) -> Packing:
-    """`put_down`, compiled."""
+def _excess(spans: Spans, packing: Packing, enough: float) -> float:
+    """The bytes by which buffers end behind what is enough, summed over them."""
+    return float(np.maximum(packing.offset + spans.size - enough, 0).sum())
+
+
+def _moved_up(
+    sticks_out: BoolArray, order: IntArray, turn: int, start: int, rng: np.random.Generator
+) -> IntArray:
+    """The order with all buffers that stick out, or one of them, further to the front."""
+    count = len(order)
+    rank = np.arange(count, dtype=np.float64)
+    if turn % 4 == 3:
+        out = np.flatnonzero(sticks_out)
+        one = out[rng.integers(len(out))]
+        rank[one] = rng.integers(one + 1) - 0.5
+    else:
+        if turn % 4 == 2:
+            rank += rng.normal(0.0, max(1.0, 0.05 * count), count)
+        is_first = turn % 4 == 0 and start == 0
+        rank[sticks_out] -= count if is_first else rng.integers(1, count + 1)
+    return order[np.argsort(rank, kind="stable")]
+
+
+def _fast_put_down(spans: Spans, order: IntArray, most: int = LARGEST) -> Packing:
+    """`put_down`, compiled; not all of it where it takes more than `most` bytes."""
     from doppler.scheduler.packing_kernel import put_down as compiled
 
     offset, low = np.zeros((2, len(order)), np.int64)
-    top = compiled(spans.begin, spans.end, spans.size, order, offset, low)
+    top = compiled(spans.begin, spans.end, spans.size, order, most, offset, low)
     return Packing(offset, int(top))
 
 

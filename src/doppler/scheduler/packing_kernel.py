@@ -6,11 +6,18 @@ from doppler.base.jit import compiled
 
 @compiled
 def put_down(
-    begin: IntArray, end: IntArray, size: IntArray, order: IntArray, offset: IntArray, low: IntArray
+    begin: IntArray,
+    end: IntArray,
+    size: IntArray,
+    order: IntArray,
+    most: int,
+    offset: IntArray,
+    low: IntArray,
 ) -> int:
     """Put every buffer, in this order, into the smallest gap that holds it; the bytes of all.
 
-    `offset` (B,) is the result; `low` (B,) is working memory: buffers that have a place, by offset.
+    It ends with the first that ends behind `most`. `offset` (B,) is the result; `low` (B,) is
+    working memory: buffers that have a place, by offset.
     """
     top, placed = 0, 0
     for n in range(len(order)):
@@ -29,6 +36,8 @@ def put_down(
             floor = max(floor, offset[j] + size[j])
         offset[i] = best if best >= 0 else floor
         top = max(top, offset[i] + size[i])
+        if top > most:
+            break
         k = placed
         while k > 0 and offset[low[k - 1]] > offset[i]:
             low[k] = low[k - 1]

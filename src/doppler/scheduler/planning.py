@@ -13,11 +13,12 @@ import numpy as np
 
 from doppler.assignment import Assignment
 from doppler.base.arrays import IntArray
+from doppler.base.collection import no_collection
 from doppler.errors import ConfigError, OutOfMemoryError
 from doppler.memory_plan import MemoryPlan
 from doppler.problem import Problem
 from doppler.schedule import Schedule
-from doppler.scheduler.eviction import EvictionConfig, Walk, walk
+from doppler.scheduler.eviction import EvictionConfig, Walk, walk, walk_in_place
 from doppler.scheduler.list_scheduling import list_schedule, task_seconds
 from doppler.scheduler.packing import PackingConfig
 from doppler.scheduler.places import (
@@ -80,7 +81,8 @@ def plan_memory(
         plain = replace(assignment, schedule=None, memory=None)
         kept = assignment.schedule if assignment.memory is None else None
         order = (kept or list_schedule(problem, plain, limit_memory=False)).tasks
-    return _plan_along(problem, assignment, order, config)
+    with no_collection():
+        return _plan_along(problem, assignment, order, config)
 
 
 def _plan_along(
@@ -92,11 +94,15 @@ def _plan_along(
     limits = [device.memory_bytes for device in topology.devices]
     least = _working_bytes(problem, tasks)
     for prefetches in (True, False):  # what comes late leaves fewer gaps
-        rooms = list(limits)
-        if len(order) > config.large and walk(problem, tasks, order, rooms, config.eviction).moves:
-            rooms = [max((1 - config.headroom) * r, n) for r, n in zip(rooms, least, strict=True)]
+        rooms, walked = list(limits), None
+        if len(order) > config.large:
+            walked = walk_in_place(problem, tasks, order, rooms, config.eviction)
+            if walked is None:
+                share = 1 - config.headroom
+                rooms = [max(share * r, n) for r, n in zip(rooms, least, strict=True)]
         for _ in range(config.rounds):
-            found = walk(problem, tasks, order, rooms, config.eviction)
+            found = walked or walk(problem, tasks, order, rooms, config.eviction)
+            walked = None
             if prefetches:
                 found = replace(found, order=_prefetching(problem, tasks, found, rooms))
             plan, in_order = _plan_of(found), np.array(found.order, np.int64)

@@ -101,7 +101,7 @@ class RankBackend(CpuBackend):
         }
         return _RankCommands(local, receives, grants, crossing, part.outside)
 
-    def begin(self, commands: _RankCommands, *, timed: bool = True) -> None:
+    def begin(self, commands: Any, *, timed: bool = True) -> None:
         """Start the clock of a run, on all ranks at about the same time."""
         self.group.check()
         super().begin(commands.local, timed=timed)

@@ -145,6 +145,7 @@ class Group:
                 dist.isend(value, dst=rank, group=self._wires, tag=FIRST + task),
             ]
             for work in works:
+                assert work is not None  # this rank is of the group
                 work.wait()
 
     def grant(self, rank: int, task: int) -> None:

@@ -40,10 +40,10 @@ by_reference(PlanArrays, ListState, Queue)
 
 def make_state(p: PlanArrays) -> ListState:
     """Nothing placed."""
-    vertices, devices = p.exec_s.shape
+    vertices = len(p.exec_s)
     return ListState(
         missing=p.num_reads.copy(),
-        arrival_s=np.zeros((vertices, devices)),
+        arrival_s=p.arrival_s.copy(),
         slot_free_s=np.zeros(int(p.slot_ptr[-1])),
         devices=np.full(vertices, -1),
         order=np.zeros(vertices, np.int64),

@@ -44,7 +44,7 @@ class _Plan:
 
     def arrival_s(self, v: int, d: int) -> float:
         """When the last input of a ready vertex gets to a device."""
-        arrivals = [0.0]
+        arrivals = [float(self.p.arrival_s[v, d])]
         for t, producer in self.reads[v]:
             a, at = self.devices[producer], self.end_s[producer]
             if a != d:

@@ -6,7 +6,8 @@ device, which changes as devices fill up. Both work on the same `PlanArrays` and
 `ListSchedule`.
 
 The schedule is a plan, not a simulation: every slot of a device is a timeline, a tensor arrives
-`transfer_s` after its producer ends whatever else is moved, and the host costs nothing.
+`transfer_s` after its producer ends, or from the host after the start, whatever else is moved, and
+the host costs nothing.
 """
 
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ class PlanArrays(NamedTuple):
     max_bytes: FloatArray  # (V,) a vertex adds to a device that has nothing yet it reads
     temporary_bytes: FloatArray  # (V,) that it takes besides while it runs
     exec_s: FloatArray  # (V, D)
+    arrival_s: FloatArray  # (V, D) when the inputs of a vertex that come from the host are there
     fixed_s: FloatArray  # (T,) a transfer takes fixed_s + latency_s + tensor_bytes * s_per_byte
     tensor_bytes: FloatArray  # (T,)
     latency_s: FloatArray  # (D, D)
@@ -104,12 +106,24 @@ def flatten(problem: Problem) -> PlanArrays:
         max_bytes=problem.working_bytes - problem.temporary_bytes,
         temporary_bytes=problem.temporary_bytes,
         exec_s=costs.exec_s,
+        arrival_s=_arrival_s(problem),
         fixed_s=costs.fixed_s,
         tensor_bytes=graph.tensor_bytes,
         latency_s=problem.latency_s,
         s_per_byte=problem.s_per_byte,
         slot_ptr=problem.slot_ptr,
     )
+
+
+def _arrival_s(problem: Problem) -> FloatArray:
+    """(V, D) seconds until all that a vertex reads from the host can be on a device."""
+    graph = problem.graph
+    arrival_s = np.zeros((graph.num_vertices, problem.topology.num_devices))
+    edges = np.flatnonzero(problem.is_arriving[graph.edge_tensor])
+    if len(edges):
+        seconds = problem.transfer_s[:, problem.topology.host_links]
+        np.maximum.at(arrival_s, graph.edge_reader[edges], seconds[graph.edge_tensor[edges]])
+    return arrival_s
 
 
 def run(arrays: PlanArrays, rule: RankRule | GreedyRule) -> ListSchedule:
