@@ -13,6 +13,7 @@ import pytest
 from command_line import compare_in_this_process, runner
 
 import doppler as dp
+from doppler.view.web_server import ViewServer
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -52,9 +53,11 @@ def test_commands(
 ) -> None:
     """In order, in one folder, as a reader would type them; files shown in the page are there.
 
-    But budgets are short, and `dop train` compares its result with other placers for a moment only.
+    But budgets are short, `dop train` compares its result with other placers for a moment only, and
+    `dop view` ends as soon as it listens.
     """
     monkeypatch.setattr("doppler.runs.comparison.MAX_S", 0.02)
+    monkeypatch.setattr(ViewServer, "serve_forever", lambda *_, **__: None)  # it would not end
     compare_in_this_process(monkeypatch)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))

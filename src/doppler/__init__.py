@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from doppler.executor import Executor
     from doppler.formats import from_networkx, read_graph, to_networkx
     from doppler.frontends.compiled import CompileConfig, CompiledModule, compile  # noqa: A004
+    from doppler.frontends.onnx.onnx_import import from_onnx
+    from doppler.frontends.onnx.onnx_model import OnnxModel
     from doppler.frontends.torch_export import from_torch
     from doppler.frontends.torch_model import TorchModel
     from doppler.graph import Graph, GraphBuilder, Kernel, OpKind, write_graph
@@ -77,6 +79,7 @@ _MODULE_OF = {
     "Noise": "doppler.sim",
     "OnlineConfig": "doppler.serving.exploration",
     "OnlinePlacer": "doppler.serving.online",
+    "OnnxModel": "doppler.frontends.onnx.onnx_model",
     "OpKind": "doppler.graph",
     "Placer": "doppler.placers",
     "Problem": "doppler.problem",
@@ -96,6 +99,7 @@ _MODULE_OF = {
     "compile": "doppler.frontends.compiled",
     "execute": "doppler.engine.engine",
     "from_networkx": "doppler.formats",
+    "from_onnx": "doppler.frontends.onnx.onnx_import",
     "from_torch": "doppler.frontends.torch_export",
     "lower_bounds": "doppler.placers",
     "make_placer": "doppler.placers",

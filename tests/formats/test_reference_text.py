@@ -114,7 +114,13 @@ def test_format_is_told_by_content(tmp_path: Path) -> None:
         read_graph(write(tmp_path, TEXT), format_name="doppler")
     with pytest.raises(UnknownNameError, match="did you mean `reference-text`"):
         read_graph(write(tmp_path, TEXT), format_name="reference_text")
-    assert [f.name for f in graph_formats()] == ["doppler", "reference-text"]
+    assert [f.name for f in graph_formats()] == [
+        "wfformat",
+        "doppler",
+        "stg",
+        "reference-text",
+        "dot",
+    ]
 
 
 def test_a_very_long_line_is_refused(tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ from torch.utils._pytree import tree_leaves
 
 import doppler as dp
 from doppler.errors import ConfigError, FormatError, ModelError
-from doppler.frontends.archive import import_modules, model_inputs, read_model, read_program
+from doppler.frontends.archive import read_model, read_program
 from doppler.frontends.gallery import make_example
+from doppler.frontends.model_files import import_modules, model_inputs
 
 
 @pytest.fixture(scope="module")

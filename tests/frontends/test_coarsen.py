@@ -51,6 +51,22 @@ def test_no_heavy_operation_waits_for_another_that_it_does_not_need(dag):
             assert before[group[v]] == needed[v]
 
 
+class Naive(Groups):
+    """Groups that look through all that lies before one."""
+
+    def _waits(self, a, others):
+        return others <= self._reach({a}, self._before)
+
+
+@given(dags())
+def test_whether_a_group_waits_for_others_is_found_in_part_of_the_graph(dag):
+    found = []
+    for groups in (Groups(*dag), Naive(*dag)):
+        groups.merge_light()
+        found.append(groups.members())
+    assert found[0] == found[1]
+
+
 @given(dags(), st.data())
 def test_what_is_pinned_stays_together(dag, data):
     reads, heavy = dag

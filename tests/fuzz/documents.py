@@ -92,6 +92,23 @@ EMPTY = {
     "tensors": {"producer": [], "bytes": []},
     "edges": {"tensor": [], "reader": []},
 }
+STANDARD = "2\n0 0 0\n1 20 1 0 5\n2 10 1 1 7\n3 0 1 2 0\n# information\n"
+DOT = 'digraph "g" { node [cost=2]; a -> {b; "c d"} [size=1000]; b [kind="mat" + "mul"] }\n'
+WORKFLOW = {
+    "name": "w",
+    "schemaVersion": "1.4",
+    "workflow": {
+        "tasks": [
+            {"name": "t1", "runtime": 1.5, "parents": [], "children": ["t2"], "files": []},
+            {
+                "name": "t2",
+                "runtime": 2,
+                "parents": ["t1"],
+                "files": [{"link": "input", "name": "f", "size": 7}],
+            },
+        ]
+    },
+}
 REFERENCE = "5\n0, 2,\n0, 1,\n1, 2,\n1000,4000,einsummable\n10,20,select\n3,4\n"
 TOML = """\
 format = "doppler-topology"
@@ -367,6 +384,53 @@ def model_file() -> bytes:
     return file.getvalue()
 
 
+@cache
+def onnx_file() -> bytes:
+    """A small ONNX model, with a loop, constants, and a size that is a symbol."""
+    from onnx_models import make
+
+    text = (
+        "m (float[n, 4] x) => (float[n, 4] y) { s = Shape(x)  r = Reshape(x, s)"
+        " z = Loop (count, , r) <body = step (int64 i, bool go, float[n, 4] state)"
+        "   => (bool on, float[n, 4] new) { on = Identity(go)  new = Tanh(state) }>"
+        " y = MatMul(z, w) }"
+    )
+    data: bytes = make(text, {"w": (4, 4)}, count=np.array(3)).SerializeToString()
+    return data
+
+
+@st.composite
+def _remade_onnx(draw: st.DrawFn) -> bytes:
+    """An ONNX model with a name, a kind of operation, a size or a number exchanged."""
+    from onnx_models import onnx
+
+    model = onnx.ModelProto.FromString(onnx_file())
+    nodes = list(model.graph.node)
+    names = [name for node in nodes for name in (*node.input, *node.output)]
+    name = draw(st.sampled_from([*names, "w", *(t for t in TEXTS if t.isprintable())]))
+    number = draw(st.sampled_from([-1, 0, 1, 3, 2**31, 2**62]))
+    node = draw(st.sampled_from(nodes))
+    match draw(st.sampled_from(["read", "make", "op", "weight", "size", "number", "drop"])):
+        case "read":
+            node.input[draw(st.integers(0, len(node.input) - 1))] = name
+        case "make":
+            node.output[0] = name
+        case "op":
+            node.op_type = draw(
+                st.sampled_from(["Relu", "If", "Constant", "Einsum", "Tile", "Odd"])
+            )
+        case "weight":
+            model.graph.initializer[0].dims[0] = number
+        case "size":
+            model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = number
+        case "number":
+            model.graph.initializer[1].raw_data = np.array(number).tobytes()
+        case _:
+            model.graph.node.remove(node)
+    data: bytes = model.SerializeToString()
+    return data
+
+
 @st.composite
 def remodelled(draw: st.DrawFn) -> bytes:
     """A model in which one of the documents is another."""
@@ -389,7 +453,9 @@ models = st.deferred(
 )
 pieces = st.deferred(lambda: (rewired(piece_graph()) | renamed(piece_graph())).map(dumped))
 kernels = rewired(PROGRAM).map(dumped) | renamed(PROGRAM).map(dumped)
-graphs = mostly(json_files(GRAPHS), text_files(REFERENCE))
+others = text_files(REFERENCE) | text_files(STANDARD) | text_files(DOT) | json_files([WORKFLOW])
+graphs = mostly(json_files(GRAPHS), others)
+onnx_models = st.deferred(lambda: mostly(mutated_bytes(onnx_file()), st.just(onnx_file()), garbage))
 topologies = mostly(json_files([TOPOLOGY]) | text_files(TOML))
 assignments = json_files([ASSIGNMENT, SCHEDULED, PLANNED, UNNAMED])
 traces = json_files([TRACE])

@@ -24,9 +24,11 @@ from doppler.assignment import read_assignment
 from doppler.base.writing import format_of
 from doppler.formats import read_graph
 from doppler.trace import read_trace
+from doppler.view.web_server import ViewServer
 
 HANGS_S = 300  # kernels may have to be compiled; what takes longer counts as never ending
 READERS = {  # of what commands write
+    "": read_graph,  # in a format of others
     "doppler-graph": read_graph,
     "doppler-assignment": read_assignment,
     "doppler-trace": read_trace,
@@ -105,6 +107,8 @@ def run(case: Case, root: Path) -> Outcome:
         patch.object(sys, "stderr", streams[1]),
         patch.object(cli, "app", PARSER),
         patch("doppler.cli.output.COMPILING_PATIENCE_S", 3600.0),
+        patch.object(ViewServer, "serve_forever", _serve_once),
+        patch("webbrowser.open"),
         _inside(root / "here"),
         _limited(),
         warnings.catch_warnings(),
@@ -118,6 +122,11 @@ def run(case: Case, root: Path) -> Outcome:
             stream.flush()
     out, err = (stream.buffer.getvalue().decode() for stream in streams)  # type: ignore[attr-defined]
     return Outcome(code, out, err)
+
+
+def _serve_once(server: ViewServer, **_: Any) -> None:
+    """What `dop view` does for one request; without this it would not end."""
+    assert server.session.page(server.token).startswith("<!doctype html>")
 
 
 @contextmanager

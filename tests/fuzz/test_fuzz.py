@@ -32,7 +32,7 @@ from fuzz.running import Case, check
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-TESTS = 12  # that share the cases
+TESTS = 13  # that share the cases
 CASES = int(os.environ.get("FUZZ_CASES", "0"))
 SETTINGS = settings(
     max_examples=CASES // TESTS + 1 if CASES else 110,
@@ -41,7 +41,7 @@ SETTINGS = settings(
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
-SLOWER = {"models": 5}  # than the others, and so there are as many times fewer
+SLOWER = {"models": 5, "onnx_models": 2}  # than the others, and so there are as many times fewer
 PLACERS = ["single", "round-robin", "critical-path", "heft"]
 ODD_NAMES = ["[bold].json", "a\x1b[2Jb.json", "x\u202ey.json", "\udcff.json", "a\nb.json", " .json"]
 ODD_NAMES += ["漢.json", "\\.json", ":smile:.txt", "plain", ".json", "'x y'.toml"]
@@ -143,7 +143,11 @@ def about_graphs(draw: st.DrawFn) -> Case:
             full = draw(st.sampled_from([[], ["--full"], ["--mode", "fixed"]]))
             return draw(command(["place", "g.json", *machine, "-p", placer, *full], files))
         case "import":
-            kind = draw(st.sampled_from([[], ["--format", "doppler"]]))
+            kinds = [
+                ["--format", "doppler"],
+                *(["--to", each] for each in ("dot", "stg", "wfformat")),
+            ]
+            kind = draw(st.sampled_from([[], *kinds]))
             return draw(command(["import", "g.json", *kind], files, must_write=True))
         case "simulate":
             files["a.json"] = dumped(UNNAMED)
@@ -176,7 +180,10 @@ def about_assignments(draw: st.DrawFn) -> Case:
     files |= {"m.json": dumped(TOPOLOGY)}
     machines = [[], ["-t", "p100x4"], ["-t", "reference:2"], ["-t", "m.json"]]
     machine = draw(st.sampled_from(machines))
-    match draw(st.sampled_from(["show", "show with", "simulate", "execute"])):
+    match draw(st.sampled_from(["show", "show with", "simulate", "execute", "view"])):
+        case "view":
+            verb = ["view", "a.json", "--graph", "g.json", *machine]
+            return draw(command(verb, files, may_write=False))
         case "show":
             full = draw(st.sampled_from([[], ["--full"]]))
             return draw(command(["show", "a.json", *full], files, may_write=False))
@@ -194,10 +201,17 @@ def about_assignments(draw: st.DrawFn) -> Case:
 
 @st.composite
 def about_traces(draw: st.DrawFn) -> Case:
-    files = {"t.json": draw(documents.traces)}
-    if draw(st.booleans()):
-        return draw(command(["report", "t.json"], files, must_write=True))
-    return draw(command(["show", "t.json"], files, may_write=False))
+    files = {"t.json": draw(documents.traces), "g.json": dumped(GRAPH)}
+    match draw(st.sampled_from(["report", "show", "view", "view with"])):
+        case "report":
+            return draw(command(["report", "t.json"], files, must_write=True))
+        case "show":
+            return draw(command(["show", "t.json"], files, may_write=False))
+        case "view":
+            return draw(command(["view", "t.json"], files, may_write=False))
+        case _:
+            verb = ["view", "t.json", "--graph", "g.json", "-t", "p100x4"]
+            return draw(command(verb, files, may_write=False))
 
 
 @st.composite
@@ -261,6 +275,15 @@ def about_models(draw: st.DrawFn) -> Case:
 
 
 @st.composite
+def about_onnx_models(draw: st.DrawFn) -> Case:
+    pytest.importorskip("onnxruntime")
+    grain = draw(st.sampled_from([[], ["--coarsen", "none"], ["--coarsen", "1"]]))
+    sizes = draw(st.sampled_from([["--dim", "n=3"], ["--dim", "n=3"], [], ["--dim", "n=10000000"]]))
+    files = {"m.onnx": draw(documents.onnx_models)}
+    return draw(command(["import", "m.onnx", *grain, *sizes], files, must_write=True))
+
+
+@st.composite
 def about_anything(draw: st.DrawFn) -> Case:
     """A file of one kind, whole or broken, where another is expected."""
     whole = st.sampled_from([GRAPH, TIMED, TOPOLOGY, ASSIGNMENT, TRACE]).map(dumped)
@@ -311,6 +334,7 @@ def about_words(draw: st.DrawFn) -> Case:
         about_kernels(),
         about_pieces(),
         about_models(),
+        about_onnx_models(),
         about_anything(),
         about_words(),
     ],

@@ -2,9 +2,13 @@
 
 from functools import cache
 
+import numpy as np
+
 import doppler as dp
 from doppler.graph import build_graph
 from doppler.programs import random_dag
+from doppler.trace import Trace
+from doppler.trace.trace import TraceDevice, TraceLink
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -18,14 +22,14 @@ HOSTILE = (
 )
 
 
-def hostile():
+def hostile(names=HOSTILE):
     """A graph, a topology and a trace in which every name is an attack."""
-    size = len(HOSTILE)
+    size = len(names)
     graph = build_graph(
         name=HOSTILE[0],
-        kinds=[f"{name}k" for name in HOSTILE],
-        vertex_names=list(HOSTILE),
-        meta_ops=[f"{name}m" for name in HOSTILE],
+        kinds=[f"{name}k" for name in names],
+        vertex_names=list(names),
+        meta_ops=[f"{name}m" for name in names],
         exec_s=[1.0] * size,
         tensor_producer=list(range(size)),
         tensor_bytes=[1.0] * size,
@@ -75,3 +79,37 @@ def large(vertices: int, depth: int):
     graph = random_dag(vertices=vertices, depth=depth, seed=0)
     topology = dp.Topology.uniform(8, flops_per_s=1e13, bandwidth_bytes_per_s=1e11)
     return graph, dp.simulate(graph, topology, dp.place(graph, topology, "round-robin"))
+
+
+@cache
+def drawn(vertices: int, seed: int = 0):
+    """A trace of many tasks that no simulation took long to make, and whose times are noise."""
+    rng, devices, code = np.random.default_rng(seed), 8, 12
+    execs, moves = np.arange(vertices), rng.integers(0, vertices, vertices)
+    noise = rng.bytes(code * vertices // 2).hex()
+    vertex, is_move = (
+        np.concatenate([execs, moves]),
+        np.repeat([False, True], [vertices, len(moves)]),
+    )
+    size, device = len(vertex), rng.integers(0, devices, len(vertex))
+    begin_s = np.sort(rng.random(size))
+    return Trace(
+        graph="drawn",
+        topology="drawn",
+        placer="",
+        vertex_names=tuple(f"{v}/{noise[code * v : code * (v + 1)]}" for v in range(vertices)),
+        vertex_kinds=("matmul",) * vertices,
+        devices=tuple(TraceDevice(f"gpu{d}", "", 1) for d in range(devices)),
+        links=tuple(TraceLink(f"link{d}", 1) for d in range(devices)),
+        local_bytes=0.0,
+        vertex=vertex,
+        tensor=np.where(is_move, vertex, -1),
+        source=np.where(is_move, (device + 1) % devices, -1),
+        device=device,
+        link=np.where(is_move, device, -1),
+        moved_bytes=np.where(is_move, rng.integers(1, 10**9, size), 0).astype(float),
+        ready_s=begin_s * rng.random(size),
+        begin_s=begin_s,
+        end_s=begin_s + rng.random(size) / size,
+        after=np.maximum(np.arange(size) - rng.integers(1, size, size), -1),
+    )

@@ -1,33 +1,20 @@
 """The page in a browser: what it shows, what it answers, and that it needs nothing else.
 
-Needs the extra `browser` and a Chromium; `CHROMIUM` may name its program.
+Needs the extra `browser` and a Chromium, and is skipped without.
 """
 
 import json
-import os
-import shutil
 from pathlib import Path
 
 import pytest
 from report.making import HOSTILE, example, hostile, large, planned
 
 import doppler as dp
-from doppler.report.config import ReportConfig
+from doppler.report.config import Detail, ReportConfig
 
-playwright = pytest.importorskip("playwright.sync_api", reason="needs the extra `browser`")
-axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs `browser`")
-
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-CHROMIUM = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with playwright.sync_playwright() as running:
-        started = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield started
-        started.close()
+axe = pytest.importorskip(
+    "axe_playwright_python.sync_playwright", reason="needs the extra `browser`"
+)
 
 
 @pytest.fixture(scope="module")
@@ -49,9 +36,11 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     few = ReportConfig(max_vertices=100)
     dp.write_report({"large": trace}, folder / "groups.html", graph=graph, config=few)
     dp.write_report({"only": trace}, folder / "plain.html")
+    less = ReportConfig(details=(Detail(max_tasks=60),))
+    dp.write_report({"less": trace}, folder / "less.html", graph=graph, config=less)
     (folder / "run").mkdir()
     row = {"stage": "sim", "exercise": HOSTILE[0], "least_s": 2.0, "best_s": None, "bound_s": 1.0}
-    rows = [row | {"step": step, "mean_s": 3.0 + step} for step in range(5)]
+    rows = [row | {"step": step, "mean_s": 3.0 + step, "loss": -0.5 * step} for step in range(5)]
     rows[-1]["best_s"] = 2.0
     text = "".join(json.dumps(one) + "\n" for one in rows)
     (folder / "run" / "metrics.jsonl").write_text(text)
@@ -62,25 +51,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def show(browser, files: Path):
-    """Opens a report; at the end, nothing was logged, requested or shown as a dialog."""
-    troubles: list[str] = []
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
-    context.set_default_timeout(5000)
-    page = context.new_page()
-    page.on("console", lambda message: troubles.append(message.text))
-    page.on("pageerror", lambda error: troubles.append(str(error)))
-    page.on("dialog", lambda dialog: (troubles.append(dialog.message), dialog.dismiss()))
-    page.on("request", lambda r: r.url.startswith("file:") or troubles.append(r.url))
-
-    def open_report(name: str):
-        page.goto((files / name).as_uri())
-        page.wait_for_selector("html[data-ready]")
-        return page
-
-    yield open_report
-    context.close()
-    assert troubles == []
+def show(open_page, files: Path):
+    """Opens a report."""
+    return lambda name: open_page((files / name).as_uri())
 
 
 def pixels(canvas) -> str:
@@ -259,10 +232,12 @@ def test_memory_and_the_host(show) -> None:
 def test_training_curves(show) -> None:
     page = show("training.html")
     assert page.locator("#training h3").text_content() == HOSTILE[1]
-    caption = page.locator("#training figcaption").text_content()
+    caption = page.locator("#training figcaption").first.text_content()
     assert caption == f"sim: {HOSTILE[0]} best 2 s, gap 100.0 %"
-    assert page.locator("#training svg.curves path.curve").count() == 4
+    assert page.locator("#training svg.curves path.curve").count() == 4 + 1
     assert page.locator("nav a").all_text_contents() == ["Training"]
+    page.locator("#training summary").click()
+    assert page.locator("#training details path.curve").count() == 1
 
 
 def test_it_prints_in_light_colours(show) -> None:
@@ -275,3 +250,54 @@ def test_it_prints_in_light_colours(show) -> None:
     page.evaluate("() => window.dispatchEvent(new Event('afterprint'))")
     assert page.evaluate(colour) == dark
     assert len(page.pdf()) > 20_000
+
+
+def test_groups_open_and_close(show) -> None:
+    page = show("groups.html")
+    canvas, panel = page.locator("canvas.graph"), page.locator("#graph .panel")
+    graph = "() => [report.graph().net.size, report.graph().net.frames.length]"
+    groups, none = page.evaluate(graph)
+    assert none == 0
+    canvas.focus()
+    page.keyboard.press("ArrowRight")
+    before = pixels(canvas)
+    name = panel.locator("strong").text_content()
+    members = page.evaluate("() => report.graph().net.members(report.graph().selected).length")
+    assert members > 1
+    page.keyboard.press("Enter")
+    assert page.evaluate(graph) == [groups - 1 + members, 1]
+    assert pixels(canvas) != before
+    assert "1 of them open" in page.locator("#graph").text_content()
+    assert panel.locator("strong").text_content() != name  # a vertex of it
+    canvas.focus()
+    page.keyboard.press("ArrowDown")
+    panel.get_by_role("button", name="Close group").click()
+    assert page.evaluate(graph) == [groups, 0]
+    page.get_by_label("Search").fill("l3.1")
+    page.locator(".found button").first.click()
+    assert panel.locator("strong").text_content().startswith("l3.1")
+    page.get_by_role("button", name="Close all groups").click()
+    assert page.evaluate(graph) == [groups, 0]
+    canvas.scroll_into_view_if_needed()
+    where = page.evaluate(
+        """() => { const g = report.graph(), [x, y] = g.place(g.net.first);
+        const box = g.canvas.getBoundingClientRect(), [px, py] = g.at.apply([x, y]);
+        return [box.left + px, box.top + py]; }"""
+    )
+    page.mouse.dblclick(*where)
+    assert page.evaluate(graph)[1] == 1
+
+
+def test_a_page_says_what_it_leaves_out(show) -> None:
+    page = show("less.html")
+    assert "are drawn together with their neighbours" in page.locator(".left-out").text_content()
+    page.locator("canvas.timeline").focus()
+    page.evaluate(
+        """() => { const t = report.timelines()[0], { count } = report.data.traces[0].tasks;
+        const track = t.tracks.find((one) => one.rows.some((row) => count[row] > 1));
+        t.choose({ track, row: track.rows.find((row) => count[row] > 1) }); }"""
+    )
+    assert "tasks, to keep the page small" in page.locator("#timelines .panel").text_content()
+    page.get_by_label("Search").fill("l3.1")
+    page.get_by_label("Search").press("Enter")
+    assert page.locator("#graph .panel strong").text_content().startswith("l3.1")

@@ -8,24 +8,25 @@ from report.making import HOSTILE, example, hostile, large, planned
 
 import doppler as dp
 from doppler.errors import ConfigError, GraphError
-from doppler.report.config import ReportConfig
+from doppler.report.config import Detail, ReportConfig
 from doppler.report.curves import Curve
-from doppler.report.data import REASONS, report_data
+from doppler.report.data import REASONS, report_data, trace_view
 from doppler.report.page import report_html
 
 
 def data_of(traces, graph=None, topology=None, config=None, **options):
-    options = {"assignments": {}, "lower_bounds_s": {}, "runs": {}} | options
-    return report_data(
-        traces, graph=graph, topology=topology, config=config or ReportConfig(), **options
-    )
+    config = config or ReportConfig()
+    options = {"assignments": {}, "lower_bounds_s": {}, "runs": {}, "detail": Detail()} | options
+    made = {name: trace_view(trace, graph, config) for name, trace in traces.items()}
+    return report_data(made, graph=graph, topology=topology, config=config, **options)
 
 
 def test_times_come_back_to_a_ten_billionth() -> None:
     graph, _, _, traces = example()
     trace = traces["critical-path"]
     data = data_of(traces, graph)
-    tasks, scale = data["traces"][0]["tasks"], trace.makespan_s / data["ticks"]
+    tasks, scale = data["traces"][0]["tasks"], data["traces"][0]["tick_s"]
+    assert scale == trace.makespan_s / 10**10
     begin = np.cumsum(tasks["begin"])
     close = {"rtol": 0, "atol": scale}
     np.testing.assert_allclose(begin * scale, trace.begin_s, **close)
@@ -43,7 +44,7 @@ def test_traces_of_one_assignment_are_known() -> None:
     graph, _, assignments, traces = example()
     data = data_of(traces, graph, assignments=assignments, lower_bounds_s={"round-robin": 0.1})
     first, second, third = data["traces"]
-    assert first["assignment"] == third["assignment"] != second["assignment"]
+    assert first["deviceOf"] == third["deviceOf"] != second["deviceOf"]
     assert first["deviceOf"] == assignments["critical-path"].devices.tolist()
     assert first["order"] == assignments["critical-path"].order.tolist()
     assert third["order"] is None
@@ -62,8 +63,10 @@ def test_a_graph_is_drawn_vertex_by_vertex_or_in_groups() -> None:
     whole = data_of({"t": trace}, graph)["graph"]
     assert not whole["grouped"]
     assert len(whole["layer"]) == graph.num_vertices
+    reads, producers = whole["reads"]
+    readers = np.repeat(np.arange(graph.num_vertices), reads).tolist()
     pairs = set(zip(graph.tensor_producer[graph.edge_tensor], graph.edge_reader, strict=True))
-    assert len(whole["edges"]["source"]) == len(pairs)
+    assert set(zip(producers, readers, strict=True)) == pairs
     groups = data_of({"t": trace}, graph, config=ReportConfig(max_vertices=100))["graph"]
     assert groups["grouped"]
     assert len(groups["nodeOf"]) == graph.num_vertices

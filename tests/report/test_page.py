@@ -2,15 +2,18 @@
 
 import base64
 import hashlib
+import json
 import re
+import zlib
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from report.making import example, hostile, large
+from report.making import drawn, example, hostile, large
 
 import doppler as dp
-from doppler.errors import OutputError
+from doppler.errors import ConfigError, OutputError
+from doppler.report.config import Detail, ReportConfig
 from doppler.report.page import report_html
 
 ROOT = Path(__file__).parents[2]
@@ -61,10 +64,37 @@ def test_equal_values_give_equal_pages() -> None:
     assert report_html(traces) == report_html(traces)
 
 
-def test_a_large_trace_stays_below_six_megabytes() -> None:
-    graph, trace = large(5000, 40)
-    size = len(report_html({"one": trace}, graph=graph))
-    assert size * 50_000 / 5000 < 6e6  # the size of 50,000 vertices, as columns grow linearly
+def data_of(page: str) -> dict:
+    packed = re.search(r'id="data">"([^"]+)"', page)
+    assert packed is not None
+    return json.loads(zlib.decompress(base64.b64decode(packed[1])))
+
+
+def test_two_traces_of_fifty_thousand_vertices_stay_below_six_megabytes() -> None:
+    """Their times and names are noise, which nothing compresses."""
+    page = report_html({"one": drawn(50_000), "two": drawn(50_000, 1)})
+    assert len(page) <= 6_000_000
+    assert "times are rounded" in data_of(page)["leftOut"][-1]
+
+
+def test_a_page_gets_as_much_detail_as_there_is_room_for() -> None:
+    graph, trace = large(300, 10)
+    details = (
+        Detail(),
+        Detail(ticks=10**5, max_tasks=50),
+        Detail(ticks=10**5, max_tasks=20, longest=4, with_graph=False),
+    )
+    said = []
+    for detail in details:
+        alone = report_html({"t": trace}, graph=graph, config=ReportConfig(details=(detail,)))
+        config = ReportConfig(max_bytes=len(alone.encode()), details=details)
+        assert report_html({"t": trace}, graph=graph, config=config) == alone
+        said.append(data_of(alone)["leftOut"])
+    assert said[0] == []
+    assert "drawn together" in said[1][0]
+    assert "the graph is not drawn" in said[2]
+    with pytest.raises(ConfigError, match="fewer traces"):
+        report_html({"t": trace}, graph=graph, config=ReportConfig(max_bytes=100_000))
 
 
 def test_only_files_of_their_own_kind_are_written_over(tmp_path: Path) -> None:

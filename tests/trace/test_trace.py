@@ -6,6 +6,7 @@ import pytest
 import strategies
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from report.making import example, hostile, large, planned
 from strategies import examples
 
 from doppler.assignment import Assignment
@@ -307,3 +308,11 @@ def test_a_broken_file_raises_nothing_but_our_errors(tmp_path_factory, trace, da
     except DopplerError:
         return
     use(broken)
+
+
+def test_waits_are_what_the_critical_chain_says_row_by_row() -> None:
+    """The columns that all rows share and the search of one row find the same."""
+    for trace in (*example()[3].values(), planned()[2], hostile()[2], large(300, 10)[1]):
+        neighbours = trace._rows_by_resource()
+        rows = range(len(trace.end_s))
+        assert trace.waits() == [trace._step(row, neighbours) for row in rows]

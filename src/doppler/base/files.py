@@ -50,7 +50,9 @@ def decoded(data: bytes, path: str | Path) -> str:
         twice = "is it named twice?" if str(path) == STANDARD_STREAM else None
         raise FormatError(f"{source} is empty", hint=twice)
     if b"\0" in data[:SNIFF_BYTES]:
-        raise FormatError(f"{source} is a binary file")
+        is_model = Path(path).suffix in (".onnx", ".pt2")
+        hint = "make a graph of the model first: dop import" if is_model else None
+        raise FormatError(f"{source} is a binary file", hint=hint)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -185,7 +185,7 @@ def _with_weights(
 ) -> dict[str, Any] | None:
     """The inputs of a graph that was imported, with the weights of its model."""
     from doppler.base.files import STANDARD_STREAM
-    from doppler.frontends.archive import import_modules, model_inputs
+    from doppler.frontends.model_files import import_modules, model_inputs
 
     import_modules(imports)
     folder = Path() if str(path) == STANDARD_STREAM else path.parent

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from doppler.cli.options import AsJson, Force, GraphOutput, Imports
-from doppler.cli.output import print_json, stdout, take_stdout
-from doppler.errors import MissingExtraError
+from doppler.cli.output import note, print_json, stdout, take_stdout
+from doppler.errors import ConfigError, MissingExtraError
 
 if TYPE_CHECKING:
     from doppler.graph import Graph
 
-PT2 = "pt2"  # format of PyTorch models
+PT2, ONNX = "pt2", "onnx"  # formats of models
 _SUFFIXES = (".pt2", ".pt", ".pth", ".pkl", ".pickle")
 _ARCHIVES = (b"PK\3\4", b"PK\5\6", b"\x80\2", b"\x80\3", b"\x80\4", b"\x80\5")  # zip, pickles
+_PROTO = b"\x08"  # the first field of an ONNX model
 
 
 def import_graph(
@@ -37,43 +38,87 @@ def import_graph(
             "operation, or at most N pieces.",
         ),
     ] = "pieces",
+    to: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="Format to write in: doppler, dot, stg or wfformat."),
+    ] = "doppler",
+    dims: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--dim",
+            metavar="NAME=SIZE",
+            help="Size of a symbolic dimension of an ONNX model; may be repeated.",
+        ),
+    ] = None,
     imports: Imports = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Read a graph in any known format, or a PyTorch model (.pt2), and write it as a graph file.
+    """Read a graph in any known format, or a PyTorch or ONNX model, and write it as a graph file.
 
-    A model is what torch.export.save writes. The graph refers to its file for the weights.
+    A PyTorch model is what torch.export.save writes (.pt2). The graph refers to the model's file
+    for the weights. With --to, the graph is written in another format.
 
     Example: dop import chainmm.txt -o chainmm.json
     """
-    from doppler.base.writing import check_output
-    from doppler.graph import write_graph
+    from doppler.base.writing import check_output, write_text
+    from doppler.formats import graph_to_text
     from doppler.graph.io import FORMAT
 
     take_stdout(output, as_json=as_json)
-    check_output(output, kind=FORMAT, inputs=(file,), force=force)
-    graph = _read(file, output, format_name, coarsen, imports or ())
-    write_graph(graph, output, force=force)
+    kind = FORMAT if to == "doppler" else to
+    check_output(output, kind=kind, inputs=(file,), force=force)
+    sizes = _sizes(dims or ())
+    graph = _read(file, output, format_name, coarsen, sizes, imports or ())
+    write_text(output, graph_to_text(graph, to), kind=kind, force=force)
     _summarize(graph, output, as_json=as_json)
 
 
 def _read(
-    file: Path, output: Path, format_name: str | None, coarsen: str, imports: Sequence[str]
+    file: Path,
+    output: Path,
+    format_name: str | None,
+    coarsen: str,
+    dims: dict[str, int],
+    imports: Sequence[str],
 ) -> "Graph":
     from doppler.base.files import STANDARD_STREAM, is_pipe
     from doppler.formats import read_graph
 
-    if format_name != PT2 and (format_name or is_pipe(file) or not _is_archive(file)):
+    kind = format_name or ("" if is_pipe(file) else _model_kind(file))
+    if dims and kind != ONNX:
+        raise ConfigError("--dim is for ONNX models", hint="other graphs have no such dimensions")
+    if kind not in (PT2, ONNX):
         return read_graph(file, format_name=format_name)
+    grain = int(coarsen) if coarsen.isdecimal() else coarsen
+    folder = "" if str(output) == STANDARD_STREAM else output.parent
+    if kind == ONNX:
+        from doppler.frontends.onnx.onnx_import import from_onnx
+
+        model = from_onnx(file, coarsen=grain, dims=dims, folder=folder)
+        if model.missing:
+            note(f"not executable: the model has {', '.join(model.missing)}")
+        return model.graph
     try:
-        from doppler.frontends.archive import import_modules, read_model
+        from doppler.frontends.archive import read_model
+        from doppler.frontends.model_files import import_modules
     except ImportError:
         raise MissingExtraError("torch", "a PyTorch model", extra="torch") from None
     import_modules(imports)
-    grain = int(coarsen) if coarsen.isdecimal() else coarsen
-    folder = "" if str(output) == STANDARD_STREAM else output.parent
     return read_model(file, coarsen=grain, folder=folder).graph
+
+
+def _sizes(dims: Sequence[str]) -> dict[str, int]:
+    """Dimensions by name, from texts such as `batch=8`."""
+    found: dict[str, int] = {}
+    for text in dims:
+        name, _, size = text.rpartition("=")
+        if not name or not (size.isascii() and size.isdecimal() and len(size) < 16):
+            raise ConfigError(f"--dim is `{text}`", hint="such as --dim batch=8")
+        if name in found:
+            raise ConfigError(f"--dim gives `{name}` twice")
+        found[name] = int(size)
+    return found
 
 
 def _summarize(graph: "Graph", output: Path, *, as_json: bool) -> None:
@@ -97,12 +142,15 @@ def _summarize(graph: "Graph", output: Path, *, as_json: bool) -> None:
         )
 
 
-def _is_archive(path: Path) -> bool:
-    """Whether a file looks like one of torch: a zip archive, or a pickle."""
+def _model_kind(path: Path) -> str:
+    """The format of a model's file, by its name or first bytes; empty for other files."""
     if path.suffix in _SUFFIXES:
-        return True
+        return PT2
+    if path.suffix == ".onnx":
+        return ONNX
     try:
         with path.open("rb") as file:
-            return file.read(4).startswith(_ARCHIVES)
+            head = file.read(4)
     except (OSError, ValueError):
-        return False
+        return ""
+    return PT2 if head.startswith(_ARCHIVES) else ONNX if head.startswith(_PROTO) else ""

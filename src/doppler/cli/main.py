@@ -26,6 +26,7 @@ from doppler.cli import (
     simulating,
     training,
     validating,
+    viewing,
 )
 from doppler.cli.options import Verb, unwrapped, with_common_options
 from doppler.cli.output import note, print_error, set_up, telling_of_compilation
@@ -52,6 +53,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "probe": probing.probe,
     "validate": validating.validate,
     "report": reporting.report,
+    "view": viewing.view,
     "plot": plotting.plot,
     "list": listing.list_names,
 }

@@ -1,5 +1,6 @@
 """`dop report`: traces to look at."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +13,7 @@ from doppler.errors import ConfigError, DopplerError
 if TYPE_CHECKING:
     from doppler.assignment import Assignment
     from doppler.graph import Graph
+    from doppler.problem import Problem
     from doppler.topology import Topology
     from doppler.trace import Trace
 
@@ -92,7 +94,7 @@ def report(
     graph = None if graph_file is None else read_graph(graph_file)
     if topology_name is not None and graph is None:
         raise ConfigError("--topology is given without --graph", hint="add --graph FILE")
-    topology = _topology(traces, topology_name)
+    topology = topology_of_traces(traces, topology_name)
     given = [read_assignment(path) for path in assignment_files or ()]
     assignments = {name: _assignment_of(trace, given) for name, trace in traces.items()}
     bounds_s = _bounds(traces, graph, assignments, topology, mode)
@@ -152,7 +154,7 @@ def _assignment_of(trace: "Trace", given: "list[Assignment]") -> "Assignment | N
     return next((one for one in given if np.array_equal(one.devices, devices)), None)
 
 
-def _topology(traces: "dict[str, Trace]", name: str | None) -> "Topology | None":
+def topology_of_traces(traces: "dict[str, Trace]", name: str | None) -> "Topology | None":
     """The machine that is named, or the preset that all traces name; None where there is none."""
     from doppler.cli.topologies import find_topology
     from doppler.topology import preset
@@ -173,11 +175,7 @@ def _bounds(
     topology: "Topology | None",
     mode: str,
 ) -> dict[str, float]:
-    """A lower bound for each trace, where the machine is known and its costs are those of the run.
-
-    A measured or noisy run may be shorter than a bound; there it says nothing.
-    """
-    from doppler.placers import proven_bound_s
+    """A lower bound for each trace, where the machine is known."""
     from doppler.problem import Problem
 
     if graph is None or not traces:
@@ -185,6 +183,20 @@ def _bounds(
     if topology is None:
         note("no lower bounds, as the machine is not known: name it with --topology")
         return {}
-    problem = Problem(graph, topology)
+    return bounds_of_traces(traces, Problem(graph, topology), assignments, mode)
+
+
+def bounds_of_traces(
+    traces: "Mapping[str, Trace]",
+    problem: "Problem",
+    assignments: "Mapping[str, Assignment | None]",
+    mode: str,
+) -> dict[str, float]:
+    """A lower bound for each trace that is not shorter.
+
+    A measured or noisy run may be; there a bound says nothing.
+    """
+    from doppler.placers import proven_bound_s
+
     bounds_s = {name: proven_bound_s(problem, assignments[name], mode) for name in traces}
     return {n: s for n, s in bounds_s.items() if 0 < s <= traces[n].makespan_s * (1 + 1e-9)}

@@ -12,7 +12,7 @@ import torch
 from doppler.base.arrays import rows
 from doppler.engine.backends.base import Backend
 from doppler.engine.kernels import check_kernel, output_like, scratch_bytes, torch_dtype
-from doppler.engine.pieces import PIECE, Cell, check_piece
+from doppler.engine.pieces import Cell, check_piece, is_piece
 from doppler.errors import EngineError, GraphError
 from doppler.graph.graph import Graph, Kernel
 from doppler.programs.numpy_ops import Array
@@ -36,9 +36,9 @@ class Loaded:
         self._cells: dict[tuple[int, int], tuple[Cell, int]] = {}  # and the device of its memory
         self._given: dict[int, tuple[Any, int | None]] = {}  # inputs, and which version of each
         self._blocks: dict[int, torch.Tensor] = {}
-        is_piece = np.array([kernel_of(graph, v).op == PIECE for v in range(graph.num_vertices)])
-        self.in_cell = is_piece[graph.tensor_producer]  # (T,) whether no arena has a place for it
-        self.in_cell[graph.edge_tensor[is_piece[graph.edge_reader]]] = True
+        in_cells = np.array([is_piece(kernel_of(graph, v)) for v in range(graph.num_vertices)])
+        self.in_cell = in_cells[graph.tensor_producer]  # (T,) whether no arena has a place for it
+        self.in_cell[graph.edge_tensor[in_cells[graph.edge_reader]]] = True
         self._inputs = [(v, output_of(graph, v)) for v in np.flatnonzero(graph.is_input).tolist()]
         self.set_inputs(inputs)
         self.bytes = [0] * graph.num_tensors  # of each tensor
@@ -55,17 +55,17 @@ class Loaded:
         self.sized = replace(
             graph,
             tensor_bytes=np.where(self.in_cell, 0.0, sizes),
-            temporary_bytes=np.where(is_piece, 0.0, np.maximum(graph.temporary_bytes, scratch)),
+            temporary_bytes=np.where(in_cells, 0.0, np.maximum(graph.temporary_bytes, scratch)),
         )
 
     def _checked(self, kernel: Kernel) -> int:
         """Bytes of a kernel's intermediate tensors, if it can run."""
-        if kernel.op == PIECE:
+        if is_piece(kernel):
             check_piece(kernel)
             return 0
         check_kernel(kernel)
         makers = [kernel_of(self.graph, int(self.graph.tensor_producer[t])) for t in kernel.inputs]
-        if any(maker.op == PIECE for maker in makers):
+        if any(is_piece(maker) for maker in makers):
             raise EngineError(f"kernel `{kernel.op}` reads what a piece makes")
         return scratch_bytes(kernel, makers)
 

@@ -12,6 +12,7 @@ it. `{"dtype": "float32"}`, `{"memory_format": "channels_last"}`, `{"layout": "s
 runs on, stand for what JSON lacks. Other values are as they are.
 
 What a piece returns is not copied into an arena: it stays in a cell until its readers are done.
+Pieces of ONNX models, in `onnx_pieces`, are run in the same way.
 """
 
 import json
@@ -26,8 +27,10 @@ import torch
 from doppler.engine.operands import Launch
 from doppler.errors import EngineError
 from doppler.graph.graph import Kernel
+from doppler.graph.ops import ONNX_PIECE
 
 PIECE = "piece"  # op of the kernels
+_PIECES = (PIECE, ONNX_PIECE)
 
 Function = Callable[..., tuple[torch.Tensor, ...]]  # of the tensors in the input slots
 
@@ -138,6 +141,11 @@ def bind_piece(kernel: Kernel, inputs: Sequence[Cell], outputs: Sequence[Cell]) 
     return launch
 
 
+def is_piece(kernel: Kernel) -> bool:
+    """Whether a kernel is a piece, of ATen calls or of an ONNX model."""
+    return kernel.op in _PIECES
+
+
 def check_piece(kernel: Kernel) -> None:
     """Raise an `EngineError` unless a kernel is a piece that can be run."""
     compiled(kernel)
@@ -145,6 +153,10 @@ def check_piece(kernel: Kernel) -> None:
 
 def compiled(kernel: Kernel) -> Function:
     """The function of a piece, the same for all kernels with the same calls."""
+    if kernel.op == ONNX_PIECE:
+        from doppler.engine.onnx_pieces import onnx_function
+
+        return onnx_function(kernel)
     attributes = kernel.attributes
     calls, returns = attributes.get("calls"), attributes.get("returns")
     if not isinstance(calls, (list, tuple)) or not isinstance(returns, (list, tuple)):

@@ -14,7 +14,7 @@ from doppler.engine.kernels import bind_kernel, output_like
 from doppler.engine.layout import copies_in_run, make_layout
 from doppler.engine.loaded import Loaded, naming
 from doppler.engine.operands import Launch
-from doppler.engine.pieces import PIECE, Cell, Cells, bind_piece
+from doppler.engine.pieces import Cell, Cells, bind_piece, is_piece
 from doppler.errors import ConfigError
 from doppler.graph.graph import Graph
 from doppler.problem import Problem
@@ -242,7 +242,7 @@ class _Values:
     def exec(self, v: int, device: int) -> Exec:
         """The kernel of a vertex bound to its tensors, or a piece to its cells."""
         kernel = kernel_of(self._graph, v)
-        if kernel.op != PIECE:
+        if not is_piece(kernel):
             return Exec(device, self.launches(v, device))
         outputs = self._graph.output_tensor[self._graph.output_ptr[v] :][: len(kernel.shapes)]
         targets = [self._cell_of[t, device] for t in outputs.tolist()]
@@ -316,7 +316,7 @@ def _make_cells(loaded: Loaded, tasks: Tasks, cells: Cells) -> dict[tuple[int, i
         moved.setdefault(tensor, []).append((size + k, int(tasks.target[k])))
     made: dict[tuple[int, int], Cell] = {}
     for t, v in enumerate(graph.tensor_producer.tolist()):
-        if kernel_of(graph, v).op != PIECE:
+        if not is_piece(kernel_of(graph, v)):
             continue
         here = [r for r in readers[t] if devices[r] == devices[v]]
         users = [*here, *(task for task, _ in moved.get(t, ()))]

@@ -6,6 +6,7 @@ from doppler.formats.registry import (
     graph_format,
     graph_formats,
     graph_from_text,
+    graph_to_text,
     read_graph,
 )
 
@@ -15,6 +16,7 @@ __all__ = [
     "graph_format",
     "graph_formats",
     "graph_from_text",
+    "graph_to_text",
     "read_graph",
     "to_networkx",
 ]

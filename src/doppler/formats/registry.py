@@ -6,12 +6,15 @@ from importlib import import_module
 from pathlib import Path
 
 from doppler.base.files import read_text, source_name, title_of
-from doppler.errors import FormatError, UnknownNameError
+from doppler.errors import ConfigError, FormatError, UnknownNameError
 from doppler.graph.graph import Graph
 
-_MODULES = {  # name of a format: module with its FORMAT
+_MODULES = {  # name of a format: module with its FORMAT; the more particular come first
+    "wfformat": "doppler.formats.wfformat",
     "doppler": "doppler.formats.doppler_json",
+    "stg": "doppler.formats.stg",
     "reference-text": "doppler.formats.reference_text",
+    "dot": "doppler.formats.dot",
 }
 
 
@@ -23,6 +26,7 @@ class GraphFormat:
     description: str
     matches: Callable[[str], bool]  # whether a text is one
     read: Callable[[str, str, str], Graph]  # of a text, what errors call it, and a name for it
+    write: Callable[[Graph], str] | None = None  # None where graphs cannot be written in it
 
 
 def graph_format(name: str) -> GraphFormat:
@@ -31,6 +35,23 @@ def graph_format(name: str) -> GraphFormat:
         raise UnknownNameError("format", name, _MODULES)
     found: GraphFormat = import_module(_MODULES[name]).FORMAT
     return found
+
+
+def graph_to_text(graph: Graph, format_name: str) -> str:
+    """The text of a graph in a format; what the format has no place for is left out.
+
+    >>> import doppler as dp
+    >>> graph = dp.from_networkx(__import__("networkx").DiGraph([("load", "train")]))
+    >>> print(graph_to_text(graph, "dot").splitlines()[1].strip())
+    "load" [kind="unknown"]
+    """
+    found = graph_format(format_name)
+    if found.write is None:
+        known = ", ".join(each.name for each in graph_formats() if each.write is not None)
+        raise ConfigError(
+            f"graphs cannot be written in the format `{format_name}`", hint=f"known: {known}"
+        )
+    return found.write(graph)
 
 
 def graph_formats() -> list[GraphFormat]:

@@ -6,33 +6,29 @@ which torch loads with its restricted unpickler.
 """
 
 import ast
-import hashlib
-import importlib
 import json
 import logging
 import os
 import re
-import sys
 import warnings
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch.export import ExportedProgram
 
 from doppler.base.files import source_name, title_of
-from doppler.engine.loaded import random_blocks
-from doppler.errors import ConfigError, DopplerError, FormatError, ModelError
-from doppler.frontends.torch_export import PIECES, from_program
+from doppler.errors import DopplerError, FormatError
+from doppler.frontends.coarsen import PIECES
+from doppler.frontends.model_files import grain_of, seen_from, sha256_of, why
+from doppler.frontends.torch_export import from_program
 from doppler.frontends.torch_model import TorchModel
-from doppler.graph.graph import Graph
-from doppler.sharding.evaluate import kernel_of, output_of
 
 PT2 = "pt2"  # format, in the provenance of a graph
+LIBRARY = f"torch ({torch.__version__})"
 _PART = re.compile(
     r"[^/]+/(archive_format|archive_version|byteorder|version|\.data/[\w.]+|models/model\.json"
     r"|data/weights/(weight_\d+|model_weights_config\.json)"
@@ -52,9 +48,9 @@ def read_model(
     path: str | Path, *, coarsen: str | int = PIECES, folder: str | Path = ""
 ) -> TorchModel:
     """The model in a .pt2 file, its graph with a reference to the file as seen from a folder."""
-    source, digest = source_name(path), _sha256(path)
+    source, digest = source_name(path), digest_of(path)
     program = read_program(path)
-    provenance = {"format": PT2, "file": _seen_from(folder, path), "sha256": digest}
+    provenance = {"format": PT2, "file": seen_from(folder, path), "sha256": digest}
     provenance["coarsen"] = str(coarsen)
     try:
         return from_program(program, coarsen=coarsen, name=title_of(path), provenance=provenance)
@@ -62,8 +58,18 @@ def read_model(
         raise type(error)(f"{source}: {error.message}", hint=error.hint) from error
     except Exception as error:  # a program that was not written by torch may cause anything
         raise FormatError(
-            f"{source} holds no program that can be imported: {_why(error)}"
+            f"{source} holds no program that can be imported: {why(error)}"
         ) from error
+
+
+def read_again(path: Path, provenance: Mapping[str, str]) -> TorchModel:
+    """The model in a file, as it was imported when a graph with this provenance was made."""
+    return read_model(path, coarsen=grain_of(provenance))
+
+
+def digest_of(path: str | Path) -> str:
+    """The SHA-256 of a file."""
+    return sha256_of(path)
 
 
 def read_program(path: str | Path) -> ExportedProgram:
@@ -75,56 +81,10 @@ def read_program(path: str | Path) -> ExportedProgram:
             return torch.export.load(path)
         except Exception as error:  # as above
             raise FormatError(
-                f"{source} cannot be loaded: {_why(error)}",
+                f"{source} cannot be loaded: {why(error)}",
                 hint="an operation or a structure that torch does not know is in a module that "
                 "--import can name; else export the model again with this version of torch",
             ) from error
-
-
-def model_inputs(
-    graph: Graph, folder: Path | None, given: Mapping[str, Any] | None = None
-) -> dict[str, Any] | None:
-    """Inputs of an imported graph: the weights of its model, those given, and random ones.
-
-    The model's file is as seen from `folder`, and must not have changed; without a folder, weights
-    are random too. None for a graph that was not imported, if no inputs are given.
-    """
-    if graph.provenance.get("format") != PT2:
-        return None if given is None else dict(given)
-    if folder is None:
-        return {**_random(graph), **(given or {})}
-    path = folder / graph.provenance.get("file", "")
-    if _sha256(path) != graph.provenance.get("sha256"):
-        raise ModelError(
-            f"{source_name(path)} has changed since graph `{graph.name}` was made from it",
-            hint="import it again, or run with --random-weights",
-        )
-    coarsen = graph.provenance.get("coarsen", PIECES)
-    model = read_model(path, coarsen=int(coarsen) if coarsen.isdecimal() else coarsen)
-    if model.graph.digest() != graph.digest():
-        raise ModelError(
-            f"graph `{graph.name}` is not what {source_name(path)} gives with this version of "
-            f"torch ({torch.__version__})",
-            hint="import it again",
-        )
-    return {**_random(graph), **model.weights, **(given or {})}
-
-
-def import_modules(names: Sequence[str]) -> None:
-    """Import modules by name, those in the current folder too; a `ConfigError` where one fails."""
-    here = str(Path.cwd())
-    if names and "" not in sys.path and here not in sys.path:
-        sys.path.insert(0, here)
-    for name in names:
-        try:
-            importlib.import_module(name)
-        except Exception as error:  # what a module raises may be anything
-            raise ConfigError(f"module `{name}` cannot be imported: {_why(error)}") from error
-
-
-def _random(graph: Graph) -> dict[str, torch.Tensor]:
-    blocks, inputs = random_blocks(graph), np.flatnonzero(graph.is_input).tolist()
-    return {graph.meta_ops[v]: blocks[output_of(graph, v)] for v in inputs if kernel_of(graph, v)}
 
 
 def _check_parts(path: str | Path, source: str) -> None:
@@ -150,7 +110,7 @@ def _check_parts(path: str | Path, source: str) -> None:
         if isinstance(error, DopplerError):
             raise
         raise FormatError(
-            f"{source} is no .pt2 file, or was cut off: {_why(error)}",
+            f"{source} is no .pt2 file, or was cut off: {why(error)}",
             hint="write one with torch.export.save(torch.export.export(module, args), path)",
         ) from None
 
@@ -232,7 +192,7 @@ def _document(archive: zipfile.ZipFile, part: str, source: str) -> dict[str, Any
     try:
         found = json.loads(archive.read(names[0]))
     except (ValueError, RecursionError) as error:
-        raise FormatError(f"{source}: `{part}` is not JSON: {_why(error)}") from None
+        raise FormatError(f"{source}: `{part}` is not JSON: {why(error)}") from None
     if not isinstance(found, dict):
         raise FormatError(f"{source}: `{part}` holds no object")
     return found
@@ -265,28 +225,3 @@ def _safely() -> Iterator[None]:
             del os.environ[_SAFE]
         else:
             os.environ[_SAFE] = before
-
-
-def _seen_from(folder: str | Path, path: str | Path) -> str:
-    try:
-        return os.path.relpath(path, folder or ".")
-    except ValueError:  # another drive
-        return str(path)
-
-
-def _sha256(path: str | Path) -> str:
-    if Path(path).exists() and not Path(path).is_file():
-        raise FormatError(f"{source_name(path)} is no regular file")
-    try:
-        with Path(path).open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except FileNotFoundError:
-        raise FormatError(f"no file {source_name(path)}", hint="check the path") from None
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise FormatError(f"cannot read {source_name(path)}: {why}") from None
-
-
-def _why(error: BaseException) -> str:
-    first = (str(error).strip() or "no reason given").split("\n")[0]
-    return f"{type(error).__name__}: {first[:200]}"

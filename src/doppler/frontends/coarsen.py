@@ -6,8 +6,85 @@ And neither makes heavy work wait that need not: a heavy operation takes in its 
 that waits for nothing else that the operation would not have waited for itself.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from heapq import heapify, heappop, heappush
+from typing import TypeVar
+
+from doppler.errors import ConfigError
+
+PIECES, NONE = "pieces", "none"  # ways to coarsen
+
+Value = TypeVar("Value", bound=Hashable)  # what operations read and make
+
+
+def check_coarsening(coarsen: str | int) -> None:
+    """Raise a `ConfigError` unless it is a way to coarsen."""
+    is_count = isinstance(coarsen, int) and not isinstance(coarsen, bool) and coarsen >= 1
+    if not is_count and coarsen not in (PIECES, NONE):
+        raise ConfigError(
+            f"coarsen is {coarsen!r}", hint="it is `pieces`, `none`, or a number of pieces"
+        )
+
+
+def make_pieces(
+    reads: Sequence[Collection[Value]],
+    maker: Callable[[Value], int | None],
+    *,
+    heavy: Sequence[bool],
+    kept: Iterable[Value],
+    rank: Callable[[Value], int],
+    pins: Iterable[Iterable[int]] = (),
+    coarsen: str | int = PIECES,
+    flops: Callable[[int], float] = lambda _: 0.0,
+) -> list[tuple[list[int], list[Value]]]:
+    """The operations of each piece, and the values that leave it, sorted by their `rank`.
+
+    `reads` are the values that each operation reads, `maker` is the operation that makes a value,
+    None where none does. Values that are `kept` leave their pieces, whoever reads them.
+
+    >>> reads, maker = [["x"], ["a"], ["a", "b"]], {"a": 0, "b": 1, "c": 2}
+    >>> heavy = [True, False, True]
+    >>> make_pieces(reads, maker.get, heavy=heavy, kept=["c"], rank=lambda value: maker[value])
+    [([0], ['a']), ([1, 2], ['c'])]
+    """
+    makers = [{m for m in map(maker, found) if m is not None} for found in reads]
+    groups = Groups(makers, heavy)
+    for pinned in pins:
+        groups.pin(pinned)
+    groups.merge_light()
+    if isinstance(coarsen, int):
+        groups.merge_to(coarsen, [flops(i) for i in range(len(reads))])
+    members = groups.members()
+    group_of = {i: g for g, found in enumerate(members) for i in found}
+    leaving: dict[Value, None] = dict.fromkeys(kept)
+    for i, values in enumerate(reads):
+        for value in values:
+            made_by = maker(value)
+            if made_by is not None and group_of[made_by] != group_of[i]:
+                leaving[value] = None
+    outputs: list[list[Value]] = [[] for _ in members]
+    for value in sorted(leaving, key=rank):
+        made_by = maker(value)
+        if made_by is not None:
+            outputs[group_of[made_by]].append(value)
+    return list(zip(members, outputs, strict=True))
+
+
+def peak_bytes(sizes: Sequence[float], last: Sequence[int]) -> float:
+    """The most bytes at a time: each step makes a value of a size, which goes after a last use.
+
+    >>> peak_bytes([4, 2, 1], last=[1, 2, 2])
+    6.0
+    """
+    gone = [0.0] * len(sizes)
+    for i, end in enumerate(last):
+        gone[end] += sizes[i]
+    now = most = 0.0
+    for made, freed in zip(sizes, gone, strict=True):
+        now += made
+        most = max(most, now)
+        now -= freed
+    return most
 
 
 class Groups:
@@ -31,6 +108,7 @@ class Groups:
         self._after: dict[int, set[int]] = {i: set() for i in range(size)}
         self._heavy = {i: int(heavy[i]) for i in range(size)}
         self._of = list(range(size))
+        self._place = {i: i for i in range(size)}
         for i, found in self._before.items():
             for other in found:
                 self._after[other].add(i)
@@ -40,13 +118,17 @@ class Groups:
 
     def members(self) -> list[list[int]]:
         """The vertices of each group, ascending; groups come after those that they read from."""
+        return [sorted(self._member[group]) for group in self._in_order()]
+
+    def _in_order(self) -> list[int]:
+        """The groups, each after those that it reads from; of those that could come, the first."""
         missing = {g: len(self._before[g]) for g in self._member}
         ready = [(min(self._member[g]), g) for g in self._member if not missing[g]]
         heapify(ready)
         found = []
         while ready:
             _, group = heappop(ready)
-            found.append(sorted(self._member[group]))
+            found.append(group)
             for after in sorted(self._after[group]):
                 missing[after] -= 1
                 if not missing[after]:
@@ -66,6 +148,9 @@ class Groups:
 
     def merge_light(self) -> None:
         """Merge groups until no two neighbours can be without two heavy operations in one."""
+        # Places in an order, which merging keeps valid: what a group goes into is its only
+        # consumer, behind all that it reads, or its only producer, before all that read it.
+        self._place = {group: i for i, group in enumerate(self._in_order())}
         changed = True
         while changed:
             changed = False
@@ -96,12 +181,25 @@ class Groups:
             total[b] += total.pop(a)
 
     def _merge_into_consumer(self, a: int, b: int) -> bool:
-        if self._heavy[a] and (
-            self._heavy[b] or not self._before[b] - {a} <= self._reach({a}, self._before)
-        ):
+        if self._heavy[a] and (self._heavy[b] or not self._waits(a, self._before[b] - {a})):
             return False
         self._merge(a, b)
         return True
+
+    def _waits(self, a: int, others: set[int]) -> bool:
+        """Whether a group waits for all of some others: they are among those it reads from, or
+        these read from, and so on back.
+        """
+        missing = set(others)
+        first = min((self._place[group] for group in missing), default=0)
+        seen, pending = {a}, [a]
+        while missing and pending:
+            for group in self._before[pending.pop()]:
+                if group not in seen and self._place[group] >= first:
+                    seen.add(group)
+                    missing.discard(group)
+                    pending.append(group)
+        return not missing
 
     def _detour(self, a: int, b: int) -> bool:
         """Whether a path leads from a group to another by way of a third."""

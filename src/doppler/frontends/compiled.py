@@ -14,7 +14,8 @@ from torch.utils._pytree import tree_flatten
 from doppler.assignment import Assignment
 from doppler.engine.engine import Engine, EngineConfig
 from doppler.errors import ConfigError, DopplerError, EngineError, WrongTypeError
-from doppler.frontends.torch_export import PIECES, check_coarsening, from_torch
+from doppler.frontends.coarsen import PIECES, check_coarsening
+from doppler.frontends.torch_export import from_torch
 from doppler.frontends.torch_model import TorchModel
 from doppler.graph.graph import Graph
 from doppler.machine.here import HERE, this_machine

@@ -9,6 +9,7 @@ from torch.fx import Node
 from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
+from doppler.frontends.coarsen import peak_bytes
 from doppler.frontends.fold import owner
 from doppler.frontends.nodes import bytes_of, is_view, op_name, shape_of, size_of, tensors_of
 
@@ -65,12 +66,8 @@ def temporary_bytes(nodes: Sequence[Node], outputs: Iterable[Node]) -> float:
             if owner(read) in root:
                 last[root[owner(read)]] = i
     sizes = {n: sum(map(bytes_of, tensors_of(n))) for n in nodes if root[n] is n and n not in kept}
-    now = most = 0
-    for i, node in enumerate(nodes):
-        now += sizes.get(node, 0)
-        most = max(most, now)
-        now -= sum(size for n, size in sizes.items() if last[n] == i)
-    return float(most)
+    made = [float(sizes.get(node, 0)) for node in nodes]
+    return peak_bytes(made, [last.get(node, i) for i, node in enumerate(nodes)])
 
 
 def _counted(target: Any, args: Any, kwargs: dict[str, Any]) -> float:

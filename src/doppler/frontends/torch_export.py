@@ -11,9 +11,9 @@ from torch.fx import Node
 from torch.utils._pytree import SequenceKey, tree_flatten_with_path, tree_unflatten
 
 from doppler.engine.pieces import PIECE
-from doppler.errors import ConfigError, ModelError
+from doppler.errors import ModelError
 from doppler.frontends.calls import CallWriter, PieceCalls
-from doppler.frontends.coarsen import Groups
+from doppler.frontends.coarsen import NONE, PIECES, check_coarsening, make_pieces
 from doppler.frontends.fold import Folded, fold, owner
 from doppler.frontends.node_costs import NodeCosts, temporary_bytes
 from doppler.frontends.nodes import (
@@ -30,7 +30,6 @@ from doppler.graph.builder import GraphBuilder
 from doppler.graph.graph import Kernel
 from doppler.graph.ops import InputKind, OpKind
 
-PIECES, NONE = "pieces", "none"  # ways to coarsen
 _PRODUCTS = frozenset({"linear", "matmul", "mm", "addmm", "bmm", "baddbmm", "addbmm", "einsum"})
 
 
@@ -90,15 +89,6 @@ def from_program(
         return _Importer(functional, coarsen, GraphBuilder(name, provenance)).model()
 
 
-def check_coarsening(coarsen: str | int) -> None:
-    """Raise a `ConfigError` unless it is a way to coarsen."""
-    is_count = isinstance(coarsen, int) and not isinstance(coarsen, bool) and coarsen >= 1
-    if not is_count and coarsen not in (PIECES, NONE):
-        raise ConfigError(
-            f"coarsen is {coarsen!r}", hint="it is `pieces`, `none`, or a number of pieces"
-        )
-
-
 class _Importer:
     """One program that becomes a graph."""
 
@@ -140,30 +130,24 @@ class _Importer:
         """The nodes of each piece, and the values that leave it."""
         nodes, number = self._folded.nodes, {n: i for i, n in enumerate(self._folded.nodes)}
         values: list[set[Node]] = [set(self._writer.reads(node)) for node in nodes]
-        reads = [{number[owner(v)] for v in found if owner(v) in number} for found in values]
         heavy = [not is_view(n) if self._coarsen == NONE else is_heavy(n) for n in nodes]
-        groups = Groups(reads, heavy)
-        for buffer, new in self._folded.mutations.items():
+        mutations, pins = self._folded.mutations, []
+        for buffer, new in mutations.items():
             if owner(new) not in number:
                 raise ModelError(f"the model writes an input to its buffer `{buffer.name}`")
-            groups.pin([number[owner(new)], *(i for i, v in enumerate(values) if buffer in v)])
-        groups.merge_light()
-        if isinstance(self._coarsen, int):
-            groups.merge_to(self._coarsen, [self._costs.flops(node) for node in nodes])
-        members = groups.members()
-        group_of = {i: g for g, found in enumerate(members) for i in found}
-        leaving: dict[Node, None] = dict.fromkeys(results)
-        leaving |= dict.fromkeys(self._folded.mutations.values())
-        for i, found in enumerate(values):
-            for value in found:
-                maker = number.get(owner(value))
-                if maker is not None and group_of[maker] != group_of[i]:
-                    leaving[value] = None
-        outputs: list[list[Node]] = [[] for _ in members]
+            pins.append([number[owner(new)], *(i for i, v in enumerate(values) if buffer in v)])
         place = {node: i for i, node in enumerate(self._program.graph.nodes)}
-        for value in sorted(leaving, key=place.__getitem__):
-            outputs[group_of[number[owner(value)]]].append(value)
-        return [([nodes[i] for i in found], outputs[g]) for g, found in enumerate(members)]
+        found = make_pieces(
+            values,
+            lambda value: number.get(owner(value)),
+            heavy=heavy,
+            kept=(*results, *mutations.values()),
+            rank=place.__getitem__,
+            pins=pins,
+            coarsen=self._coarsen,
+            flops=lambda i: self._costs.flops(nodes[i]),
+        )
+        return [([nodes[i] for i in members], outputs) for members, outputs in found]
 
     def _add_piece(
         self, nodes: Sequence[Node], piece: PieceCalls, results: Mapping[Node, str]

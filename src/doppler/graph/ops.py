@@ -2,6 +2,8 @@
 
 from enum import StrEnum
 
+ONNX_PIECE = "onnx"  # op of kernels that onnxruntime runs
+
 
 class OpKind(StrEnum):
     """What a vertex computes (App. A.1). A graph may name kinds of its own beside these.

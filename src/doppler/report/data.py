@@ -1,30 +1,53 @@
 """What a report shows, as JSON: columns of tasks, causes, graph; every name is made visible."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
 import numpy as np
 
 from doppler.assignment import Assignment
-from doppler.base.arrays import FloatArray, IntArray, plain
+from doppler.base.arrays import BoolArray, IntArray, plain
 from doppler.base.notebook import cut
 from doppler.base.palette import COLOURS
 from doppler.errors import GraphError
 from doppler.graph.graph import Graph
 from doppler.report.causes import chain_time, most_over_time, utilization_over_time
-from doppler.report.config import ReportConfig
+from doppler.report.config import Detail, ReportConfig
 from doppler.report.curves import Curve
 from doppler.report.graph_view import LONGEST, graph_view
+from doppler.report.task_columns import TaskColumns, listed, merged, packed_columns, task_columns
 from doppler.topology.topology import Topology
 from doppler.trace import Trace
+from doppler.trace.trace import REASONS
 
-TICKS = 10**10  # of a makespan: times are whole numbers, which take less room than fractions
-REASONS = ("start", "input", "device", "link")
+
+@dataclass(frozen=True, slots=True)
+class TraceView:
+    """A trace as a page shows it, whatever its detail: made once, as it takes long."""
+
+    trace: Trace
+    columns: TaskColumns
+    chain: IntArray  # rows of the critical chain
+    devices: IntArray  # (V,) device of each vertex, -1 where it was not executed
+    facts: dict[str, Any]  # that do not depend on the detail
+
+
+def trace_view(trace: Trace, graph: Graph | None, config: ReportConfig) -> TraceView:
+    """What a page says of a trace; with a graph, also of memory."""
+    if graph is not None and graph.vertex_names != trace.vertex_names:
+        raise GraphError(
+            f"trace `{cut(trace.graph, LONGEST)}` is of another graph than `{graph.name}`",
+            hint="give the graph that was placed",
+        )
+    chain = np.array([step.row for step in trace.critical_chain()], np.int64)
+    facts = _facts(trace, config) | _memory(trace, graph, config) | {"chainTasks": len(chain)}
+    return TraceView(trace, task_columns(trace), chain, devices_of(trace), facts)
 
 
 def report_data(
-    traces: Mapping[str, Trace],
+    traces: Mapping[str, TraceView],
     *,
     graph: Graph | None,
     topology: Topology | None,
@@ -32,42 +55,80 @@ def report_data(
     lower_bounds_s: Mapping[str, float],
     runs: Mapping[str, Sequence[Curve]],
     config: ReportConfig,
+    detail: Detail,
+    ticks_s: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
-    """All that the page shows."""
+    """All that the page shows; `ticks_s` are units of time that traces have whatever the detail."""
     tables: dict[tuple[tuple[str, ...], tuple[str, ...]], int] = {}
-    placed: dict[tuple[int, bytes], int] = {}
-    shown = []
-    for name, trace in traces.items():
-        if graph is not None and graph.vertex_names != trace.vertex_names:
-            raise GraphError(
-                f"trace `{name}` is of another graph than `{graph.name}`",
-                hint="give the graph that was placed",
-            )
-        names = tables.setdefault((trace.vertex_names, trace.vertex_kinds), len(tables))
-        devices = devices_of(trace)
-        row = (
-            _trace(trace, config)
-            | _memory(trace, graph, config)
+    rows: list[dict[str, Any]] = []
+    named: list[BoolArray] = []  # vertices with a task of their own, by table
+    for name, one in traces.items():
+        number = tables.setdefault((one.trace.vertex_names, one.trace.vertex_kinds), len(tables))
+        columns, chain = _detailed(one, detail)
+        if number == len(named):
+            named.append(np.zeros(len(one.devices), np.bool_))
+        named[number][columns.vertex[columns.count == 1]] = True
+        tick_s = (ticks_s or {}).get(name, one.trace.makespan_s / detail.ticks)
+        rows.append(
+            one.facts
             | {
                 "name": cut(name, LONGEST),
-                "vertices": names,
-                "assignment": placed.setdefault((names, devices.tobytes()), len(placed)),
-                "deviceOf": devices.tolist(),
+                "vertices": number,
+                "tick_s": tick_s,
+                "tasks": listed(packed_columns(columns, tick_s)),
+                "chain": chain,
+                "mergedTasks": int(columns.count[columns.count > 1].sum()),
+                "deviceOf": one.devices.tolist(),
                 "bound": lower_bounds_s.get(name),
-                "order": _order(assignments.get(name), devices),
+                "order": _order(assignments.get(name), one.devices),
             }
         )
-        shown.append(row)
     return {
-        "ticks": TICKS,
         "reasons": REASONS,
         "colours": COLOURS,
-        "traces": shown,
-        "machine": None if topology is None else _machine(topology),
-        "vertices": [_vertices(names, kinds, graph) for names, kinds in tables],
-        "runs": [_run(name, curves, config) for name, curves in runs.items()],
-        "graph": None if graph is None or not shown else graph_view(graph, config.max_vertices),
+        "traces": rows,
+        "machine": None if topology is None else machine_data(topology),
+        "vertices": [
+            _vertices(names, kinds, graph, detail, is_named)
+            for (names, kinds), is_named in zip(tables, named, strict=True)
+        ],
+        "runs": runs_data(runs, config),
+        "graph": None
+        if graph is None or not detail.with_graph or not rows
+        else graph_view(graph, config.max_vertices, detail.longest),
+        "leftOut": _left_out(rows, graph, detail),
     }
+
+
+def _detailed(one: TraceView, detail: Detail) -> tuple[TaskColumns, list[int]]:
+    """The columns in this detail, and the rows of the critical chain in them."""
+    if detail.max_tasks is None:
+        return one.columns, one.chain.tolist()
+    columns, row = merged(one.columns, one.chain, detail.max_tasks)
+    return columns, list(dict.fromkeys(row[one.chain].tolist()))
+
+
+def _left_out(rows: list[dict[str, Any]], graph: Graph | None, detail: Detail) -> list[str]:
+    """What a page does not show because it would be too large, in words."""
+    if detail == Detail():
+        return []
+    said = [
+        f"{row['mergedTasks']:,} short tasks of {row['name']} are drawn together with their "
+        "neighbours on the same device or link"
+        for row in rows
+        if row["mergedTasks"]
+    ]
+    if graph is not None and not detail.with_graph:
+        said.append("the graph is not drawn")
+    if not detail.all_names:
+        said.append("vertices of such tasks have numbers instead of names")
+    said.append(f"names are cut to {detail.longest} characters")
+    return [*said, f"times are rounded to a {detail.ticks:,}th of a makespan"]
+
+
+def runs_data(runs: Mapping[str, Sequence[Curve]], config: ReportConfig) -> list[dict[str, Any]]:
+    """The curves of training runs."""
+    return [_run(name, curves, config) for name, curves in runs.items()]
 
 
 def _run(name: str, curves: Sequence[Curve], config: ReportConfig) -> dict[str, Any]:
@@ -75,16 +136,16 @@ def _run(name: str, curves: Sequence[Curve], config: ReportConfig) -> dict[str, 
     for curve in curves:
         every = -(-len(curve.step) // config.max_points)
         kept = [i for i in range(len(curve.step)) if i % every == 0 or i + 1 == len(curve.step)]
-        columns = {
-            key: [getattr(curve, key)[i] for i in kept]
-            for key in ("step", "mean_s", "least_s", "best_s")
-        }
+        keys = ("step", "mean_s", "least_s", "best_s", *(("loss",) if curve.loss else ()))
+        columns = {key: [getattr(curve, key)[i] for i in kept] for key in keys}
         names = {"stage": cut(curve.stage, LONGEST), "exercise": cut(curve.exercise, LONGEST)}
-        shown.append(names | columns | {"bound_s": curve.bound_s})
+        facts = {"bound_s": curve.bound_s, "episodesPerS": curve.episodes_per_s}
+        shown.append(names | columns | facts)
     return {"name": cut(name, LONGEST), "curves": shown}
 
 
-def _machine(topology: Topology) -> dict[str, Any]:
+def machine_data(topology: Topology) -> dict[str, Any]:
+    """Memory of the devices and bandwidth of the links, by name; None where there is no limit."""
     memory = [d.memory_bytes for d in topology.devices]
     speed = [link.bandwidth_bytes_per_s for link in topology.links]
     return {
@@ -127,21 +188,31 @@ def _order(assignment: Assignment | None, devices: IntArray) -> list[int] | None
     return list(assignment.order.tolist())
 
 
-def _vertices(names: tuple[str, ...], kinds: tuple[str, ...], graph: Graph | None) -> Any:
-    table = {"name": [cut(n, LONGEST) for n in names], **_coded("kind", kinds)}
+def _vertices(
+    names: tuple[str, ...],
+    kinds: tuple[str, ...],
+    graph: Graph | None,
+    detail: Detail,
+    is_named: BoolArray,
+) -> dict[str, Any]:
+    wanted = [True] * len(names) if detail.all_names else is_named.tolist()
+    texts = [cut(name, detail.longest) if w else "" for name, w in zip(names, wanted, strict=True)]
+    table = {"name": texts, "numbered": not detail.all_names, **_coded("kind", kinds, detail)}
     if graph is not None and any(graph.meta_ops):
-        table |= _coded("meta", graph.meta_ops)
+        table |= _coded("meta", graph.meta_ops, detail)
     return table
 
 
-def _coded(key: str, texts: tuple[str, ...]) -> dict[str, Any]:
+def _coded(key: str, texts: tuple[str, ...], detail: Detail) -> dict[str, Any]:
     """A column of few different texts: these, and the number of each row's."""
     number = {text: i for i, text in enumerate(dict.fromkeys(texts))}
-    shown = [cut(text, LONGEST) for text in number]
-    return {f"{key}s": shown, key: [number[text] for text in texts]}
+    return {
+        f"{key}s": [cut(text, detail.longest) for text in number],
+        key: [number[text] for text in texts],
+    }
 
 
-def _trace(trace: Trace, config: ReportConfig) -> dict[str, Any]:
+def _facts(trace: Trace, config: ReportConfig) -> dict[str, Any]:
     return {
         "graph": cut(trace.graph, LONGEST),
         "topology": cut(trace.topology, LONGEST),
@@ -152,8 +223,6 @@ def _trace(trace: Trace, config: ReportConfig) -> dict[str, Any]:
             for d in trace.devices
         ],
         "links": [{"name": cut(x.name, LONGEST), "lanes": x.lanes} for x in trace.links],
-        "tasks": _tasks(trace),
-        "chain": [step.row for step in trace.critical_chain()],
         "chainTime": chain_time(trace)._asdict(),
         "series": np.round(utilization_over_time(trace, config.bins), 3).tolist(),
         "utilization": trace.utilization().tolist(),
@@ -163,29 +232,3 @@ def _trace(trace: Trace, config: ReportConfig) -> dict[str, Any]:
         "bytesMoved": trace.bytes_moved,
         "overlap": trace.overlap(),
     }
-
-
-def _tasks(trace: Trace) -> dict[str, list[Any]]:
-    """Columns of the tasks, most of them as differences, which are small and compress well."""
-    waits, row, moves = trace.waits(), np.arange(len(trace.vertex)), trace.is_transfer
-    before = np.array([step.before for step in waits], np.int64)
-    begin, end, ready = (_ticks(trace, s) for s in (trace.begin_s, trace.end_s, trace.ready_s))
-    return {
-        "vertex": trace.vertex.tolist(),
-        "output": np.where(moves, trace.tensor - trace.vertex, 0).tolist(),
-        "source": trace.source.tolist(),
-        "device": trace.device.tolist(),
-        "link": trace.link.tolist(),
-        "bytes": plain(np.round(trace.moved_bytes)),
-        "begin": np.diff(begin, prepend=0).tolist(),  # from the begin of the row before
-        "takes": (end - begin).tolist(),
-        "wait": (begin - ready).tolist(),
-        "after": (row - trace.after).tolist(),  # rows back
-        "before": (row - before).tolist(),
-        "reason": [REASONS.index(step.waited_for) for step in waits],
-    }
-
-
-def _ticks(trace: Trace, times_s: FloatArray) -> IntArray:
-    scale = TICKS / trace.makespan_s if trace.makespan_s else 0.0
-    return np.round(times_s * scale).astype(np.int64)

@@ -15,12 +15,10 @@ DIGITS = 3  # of positions
 MAX_BANDS = 40  # ranges of levels, of vertices without meta-ops
 
 
-def graph_view(graph: Graph, max_vertices: int) -> dict[str, Any]:
-    """The nodes and edges to draw; a node is a vertex, or vertices of one meta-op."""
-    source, target = graph.tensor_producer[graph.edge_tensor], graph.edge_reader
+def graph_view(graph: Graph, max_vertices: int, longest: int = LONGEST) -> dict[str, Any]:
+    """The nodes to draw, vertices or meta-ops, where they go, and what each vertex reads."""
     if graph.num_vertices <= max_vertices:
-        node_of = np.arange(graph.num_vertices)
-        names: list[str] = []
+        node_of, names = np.zeros(0, np.int64), list[str]()
         layering, bare = layer_graph(graph), _without_inputs(graph)
     else:
         node_of, names = _groups(graph, max_vertices)
@@ -29,15 +27,17 @@ def graph_view(graph: Graph, max_vertices: int) -> dict[str, Any]:
     return {
         "name": cut(graph.name, LONGEST),
         "grouped": bool(names),
-        "nodeOf": node_of.tolist() if names else [],
-        "nodeNames": [cut(name, LONGEST) for name in names],
+        "nodeOf": node_of.tolist(),
+        "nodeNames": [cut(name, longest) for name in names],
         "layer": layering.layer.tolist(),
         "offset": np.round(layering.offset, DIGITS).tolist(),
         "bareLayer": bare.layer.tolist(),
         "bareOffset": np.round(bare.offset, DIGITS).tolist(),
-        "edges": _edges(node_of[source], node_of[target], len(node_of)),
         "isInput": graph.is_input.astype(int).tolist(),
-        "reads": [graph.read_ptr.tolist(), graph.tensor_producer[graph.read_tensor].tolist()],
+        "reads": [
+            np.diff(graph.read_ptr).tolist(),
+            graph.tensor_producer[graph.read_tensor].tolist(),
+        ],
     }
 
 
@@ -85,10 +85,3 @@ def _layer_groups(graph: Graph, node_of: IntArray, count: int) -> Layering:
     )
     pairs = np.unique(a * count + b)
     return layered(layer, pairs // count, pairs % count)
-
-
-def _edges(source: IntArray, target: IntArray, count: int) -> dict[str, list[int]]:
-    """Each pair of nodes once; none from a node to itself."""
-    kept = source != target
-    pairs = np.unique(source[kept] * max(count, 1) + target[kept])
-    return {"source": (pairs // max(count, 1)).tolist(), "target": (pairs % max(count, 1)).tolist()}

@@ -5,6 +5,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import Mapping
+from functools import cache
 from html import escape
 from importlib import resources
 from pathlib import Path
@@ -17,11 +18,12 @@ from doppler.errors import ConfigError
 from doppler.graph.graph import Graph
 from doppler.report.config import ReportConfig
 from doppler.report.curves import read_curves
-from doppler.report.data import report_data
+from doppler.report.data import report_data, trace_view
 from doppler.topology.topology import Topology
 from doppler.trace import Trace
 
 KIND = "doppler-report"
+CHUNK = 1 << 20  # bytes compressed at a time
 DEMO = "doppler-demo"  # the kind of those that `dop demo` writes
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -100,40 +102,86 @@ def report_html(
     """The text of the page that `write_report` writes."""
     if not traces and not runs:
         raise ConfigError("a report needs at least one trace or training run")
-    data = report_data(
-        traces,
-        graph=graph,
-        topology=topology,
-        assignments=assignments or {},
-        lower_bounds_s=lower_bounds_s or {},
-        runs={name: read_curves(folder) for name, folder in (runs or {}).items()},
-        config=config or ReportConfig(),
+    config = config or ReportConfig()
+    made = {name: trace_view(trace, graph, config) for name, trace in traces.items()}
+    curves = {name: read_curves(folder) for name, folder in (runs or {}).items()}
+    for detail in config.details:
+        data = report_data(
+            made,
+            graph=graph,
+            topology=topology,
+            assignments=assignments or {},
+            lower_bounds_s=lower_bounds_s or {},
+            runs=curves,
+            config=config,
+            detail=detail,
+        )
+        data["title"] = cut(title, 200) or _about(traces)
+        page = page_html(data, kind=kind, max_bytes=config.max_bytes)
+        if page is not None:
+            return page
+    raise ConfigError(
+        f"the page would have more than {config.max_bytes:,} bytes",
+        hint="show fewer traces or runs on one page",
     )
+
+
+def _about(traces: Mapping[str, Trace]) -> str:
     first = next(iter(traces.values()), None)
-    about = "Training" if first is None else f"{cut(first.graph, 60)} on {cut(first.topology, 60)}"
-    data["title"] = cut(title, 200) or about
-    script, style = _asset("report.js"), _asset("report.css")
-    # Only this script and this style run, and nothing can be fetched, whatever the data are.
-    policy = (
-        f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; "
+    return "Training" if first is None else f"{cut(first.graph, 60)} on {cut(first.topology, 60)}"
+
+
+def page_html(
+    data: Mapping[str, Any],
+    *,
+    kind: str = KIND,
+    connects: bool = False,
+    max_bytes: int | None = None,
+) -> str | None:
+    """The page of these data, or None if it has more than `max_bytes`.
+
+    One that `connects` may ask the server it came from.
+    """
+    texts = {
+        "kind": kind,
+        "policy": content_policy(connects=connects),
+        "title": escape(data["title"]),
+        "style": _asset("report.css"),
+        "script": _asset("report.js"),
+    }
+    frame = _PAGE.format(**texts, data="")
+    room = None if max_bytes is None else max_bytes - len(frame.encode("utf-8"))
+    packed = _packed(data, room)
+    return None if packed is None else _PAGE.format(**texts, data=packed)
+
+
+def content_policy(*, connects: bool = False) -> str:
+    """What a page may do: run this script, use this style, load nothing, whatever the data are."""
+    script, style = _digest(_asset("report.js")), _digest(_asset("report.css"))
+    asks = "connect-src 'self'; " if connects else ""
+    return (
+        f"default-src 'none'; script-src '{script}'; style-src '{style}'; {asks}"
         "img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
-    return _PAGE.format(
-        kind=kind,
-        policy=policy,
-        title=escape(data["title"]),
-        style=style,
-        script=script,
-        data=_packed(data),
-    )
 
 
-def _packed(data: Mapping[str, Any]) -> str:
-    """JSON, compressed, in base64: letters and digits, which mean nothing to a browser."""
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    return base64.b64encode(zlib.compress(text.encode("ascii"))).decode("ascii")
+def _packed(data: Mapping[str, Any], max_bytes: int | None) -> str | None:
+    """JSON, compressed, in base64: letters and digits, which mean nothing to a browser.
+
+    None where there are more than `max_bytes` of these.
+    """
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False).encode("ascii")
+    packer, parts, size = zlib.compressobj(), [], 0
+    for first in range(0, len(text), CHUNK):
+        parts.append(packer.compress(text[first : first + CHUNK]))
+        size += len(parts[-1])
+        if max_bytes is not None and size * 4 // 3 > max_bytes:
+            return None
+    packed = base64.b64encode(b"".join([*parts, packer.flush()])).decode("ascii")
+    return packed if max_bytes is None or len(packed) <= max_bytes else None
 
 
+@cache
 def _asset(name: str) -> str:
     return (resources.files("doppler.report") / "assets" / name).read_text("utf-8")
 

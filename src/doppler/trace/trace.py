@@ -14,6 +14,7 @@ from doppler.trace.memory import MemoryUse, memory_use
 
 SAME_DEVICE, SAME_GROUP, ACROSS_GROUPS = "same-device", "same-group", "across-groups"
 HOST = "host"
+REASONS = ("start", "input", "device", "link")  # what holds a task back
 
 
 class TraceDevice(NamedTuple):
@@ -196,8 +197,28 @@ class Trace:
 
     def waits(self) -> list[ChainStep]:
         """(N,) what held each task back, as in the critical chain."""
-        neighbours = self._rows_by_resource()
-        return [self._step(row, neighbours) for row in range(len(self.end_s))]
+        before, reason = self.held_back()
+        wait_s = self.begin_s - np.where(before >= 0, self.end_s[before], 0.0)
+        steps = zip(reason.tolist(), wait_s.tolist(), before.tolist(), strict=True)
+        return [ChainStep(row, REASONS[r], *step) for row, (r, *step) in enumerate(steps)]
+
+    def held_back(self) -> tuple[IntArray, IntArray]:
+        """(N,) row that held each task back, -1 where none did; (N,) why, of `REASONS`."""
+        before, waited = self.after.copy(), np.zeros(len(self.after), np.bool_)
+        neighbours, moves = self._rows_by_resource(), self.is_transfer
+        lanes = [1] * len(self.devices) + [link.lanes for link in self.links]
+        for rows in (rows for rows, limit in zip(neighbours, lanes, strict=True) if limit):
+            last = np.searchsorted(self.end_s[rows], self.begin_s[rows], side="right") - 1
+            later = (last >= 0) & (rows[last] >= rows)
+            while later.any():
+                last -= later
+                later = (last >= 0) & (rows[last] >= rows)
+            held = (last >= 0) & (self.end_s[rows[last]] > self.ready_s[rows])
+            before[rows[held]] = rows[last[held]]
+            waited[rows[held]] = True
+        no_wait = np.where(before >= 0, REASONS.index("input"), REASONS.index("start"))
+        wait = np.where(moves, REASONS.index("link"), REASONS.index("device"))
+        return before, np.where(waited, wait, no_wait)
 
     def _step(self, row: int, neighbours: list[IntArray]) -> ChainStep:
         before, reason = self._held_back_by(row, neighbours)

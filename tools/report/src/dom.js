@@ -62,3 +62,10 @@ export function table(caption, heads, rows, left = 1) {
       h("tbody", {}, rows.map((row) => h("tr", {}, row.map((value, i) =>
         i === 0 ? cell("th", i, value, { scope: "row" }) : cell("td", i, value)))))));
 }
+
+// Make the parts of an element anew; what was unfolded stays so.
+export function keepingOpen(element, make) {
+  const open = [...element.querySelectorAll("details")].map((one) => one.open);
+  make();
+  element.querySelectorAll("details").forEach((one, i) => { one.open = open[i]; });
+}

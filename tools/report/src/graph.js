@@ -3,34 +3,34 @@
 import { select as pick } from "d3-selection";
 import { zoom, zoomIdentity } from "d3-zoom";
 import { button, checkbox, h, select } from "./dom.js";
+import { GraphDrawing, WIDE, clamp } from "./drawing.js";
 import { makeNet } from "./net.js";
-import { ink, paint, sharpen, swatch, theme } from "./paint.js";
+import { swatch } from "./paint.js";
 import { card, facts } from "./task.js";
 import * as tooltip from "./tooltip.js";
 
-const WIDE = 40, MIN_STEP_X = 56, MAX_STEP_X = 420, MIN_STEP_Y = 14, MAX_STEP_Y = 100, MAX_FOUND = 20, PLAY_MS = 8000;
-const MANY_EDGES = 600, BATCH = 64;
-const HELP = "Left and right arrows follow edges, up and down go to the next vertex of the layer, plus and minus zoom, 0 shows all, Escape clears.";
+const MAX_FOUND = 20, PLAY_MS = 8000;
+const HELP = "Left and right arrows follow edges, up and down go to the next vertex of the layer, Enter opens and closes a group, plus and minus zoom, 0 shows all, Escape clears.";
 
 export function graphSection(data, bus) {
   if (!data.graph) return null;
   const view = new GraphView(data, bus);
-  return { section: view.section, redraw: () => view.draw(), start: () => view.start(), probe: () => view };
+  return { section: view.section, redraw: () => view.draw(), start: () => view.start(), refresh: (trace) => view.refresh(trace), view, probe: () => view };
 }
 
-const clamp = (low, value, high) => Math.min(high, Math.max(low, value));
-
-class GraphView {
+class GraphView extends GraphDrawing {
   constructor(data, bus) {
-    Object.assign(this, { data, bus, selected: -1, trace: data.traces[0], inputs: false, only: null });
+    super();
+    Object.assign(this, { data, bus, selected: -1, trace: data.traces[data.view?.whatIf ? data.traces.length - 1 : 0], inputs: false, only: null });
     this.net = makeNet(data);
     this.canvas = h("canvas", { class: "graph", tabindex: 0, role: "application", "aria-label": `Graph ${data.graph.name}. ${HELP}` });
     this.zoom = zoom().scaleExtent([0.01, 60]).on("zoom", (event) => { this.at = event.transform; this.draw(); })
-      .filter((e) => (e.type === "wheel" ? e.ctrlKey || e.metaKey || document.activeElement === this.canvas : !e.button));
+      .filter((e) => (e.type === "wheel" ? e.ctrlKey || e.metaKey || document.activeElement === this.canvas : !e.button && !this.bus.takes(e, this)));
     pick(this.canvas).call(this.zoom).on("dblclick.zoom", null);
     this.canvas.addEventListener("pointermove", (event) => this.hover(event));
     this.canvas.addEventListener("pointerleave", () => tooltip.hide());
-    this.canvas.addEventListener("click", (event) => this.choose(this.hit(event)));
+    this.canvas.addEventListener("click", (event) => this.choose(this.hit(event), event.shiftKey || event.ctrlKey || event.metaKey));
+    this.canvas.addEventListener("dblclick", (event) => this.toggle(this.groupAt(event)));
     this.canvas.addEventListener("keydown", (event) => this.key(event));
     this.build();
     bus.onVertex((trace, vertex, from) => {
@@ -38,12 +38,15 @@ class GraphView {
       this.selected = vertex < 0 ? -1 : this.net.nodeOf(vertex);
       this.refocus();
     });
+    this.picked = new Set(); // nodes with vertices of the selection
+    bus.onSelection(() => { this.repick(); this.draw(); });
   }
 
   build() {
     const { data } = this;
     this.live = h("p", { class: "sr-only", "aria-live": "polite" });
     this.panel = h("div", { class: "panel", hidden: true });
+    this.groupHint = h("p", { class: "hint" });
     this.found = h("ul", { class: "found", "aria-label": "Vertices found" });
     this.legend = h("ul", { class: "legend", "aria-label": "Devices" });
     this.search = h("input", { type: "search", id: "search", placeholder: "name of a vertex", autocomplete: "off", spellcheck: "false",
@@ -54,6 +57,7 @@ class GraphView {
     this.play = button("▶", "Play the order", () => this.run());
     this.orders = select("Order", [], () => this.reorder());
     this.traceSelect = select("Devices of", data.traces.map((t, i) => [i, t.name]), (i) => { this.trace = data.traces[i]; this.retrace(); });
+    this.traceSelect.control.value = data.traces.indexOf(this.trace);
     this.section = h("section", { id: "graph", "aria-labelledby": "graph-title" },
       h("h2", { id: "graph-title" }, "Graph"),
       h("div", { class: "toolbar", role: "group", "aria-label": "Graph controls" },
@@ -63,14 +67,71 @@ class GraphView {
         h("span", { class: "group" },
           button("+", "Zoom in", () => this.scale(1.6)), button("−", "Zoom out", () => this.scale(1 / 1.6)), button("All", "Show all", () => this.fit()))),
       this.found, this.legend,
-      data.graph.grouped ? h("p", { class: "hint" }, `${this.net.vertices} vertices, drawn as ${this.net.size} groups by meta-op or kind; a bar shows the share of each device.`)
-        : h("p", { class: "hint" }, "Click a vertex to see all that leads to it and all that follows. Edges in colour cross devices."),
+      data.graph.grouped ? this.groupHint : h("p", { class: "hint" }, "Click a vertex to see all that leads to it and all that follows. Edges in colour cross devices."),
       h("figure", { class: "chart" }, this.canvas),
       h("div", { class: "toolbar replay", role: "group", "aria-label": "Replay" }, this.play, this.slider, this.stepText, this.orders.element),
       this.panel, this.live);
   }
 
-  start() { this.retrace(); this.fit(); }
+  start() { this.regroup(); this.retrace(); this.fit(); }
+
+  // After a change of one of the traces.
+  refresh(trace) {
+    if (trace !== this.trace) return;
+    this.shares = this.net.shares(trace);
+    this.reorder();
+    if (this.selected >= 0) this.refocus();
+  }
+
+  regroup() {
+    const { net } = this, { graph } = this.data;
+    const open = net.open.size ? `, ${net.open.size} of them open` : "";
+    this.groupHint.replaceChildren(`${net.vertices} vertices, drawn as ${graph.nodeNames.length} groups by meta-op or kind${open}; a bar shows the share of each device. Double-click a group, or press Enter, to open or close it. `,
+      net.open.size ? button("Close all groups", "Close all groups", () => this.toggle(-1)) : "");
+  }
+
+  // Open a closed group, close an open one; -1 closes all.
+  toggle(group) {
+    if (!this.data.graph.grouped || group === null) return;
+    const open = new Set(group < 0 ? [] : this.net.open);
+    if (!open.delete(group) && group >= 0) open.add(group);
+    const kept = this.selected >= 0 ? this.net.members(this.selected)[0] : -1;
+    this.net = makeNet(this.data, open);
+    this.shares = this.net.shares(this.trace);
+    this.repick();
+    this.selected = kept < 0 ? -1 : this.net.nodeOf(kept);
+    this.matches = [];
+    this.regroup();
+    this.step();
+    this.refocus();
+    if (open.has(group)) this.show(group); else this.fit();
+    this.live.textContent = group < 0 ? "all groups closed" : `${this.net.groupName(group)} ${open.has(group) ? "open" : "closed"}`;
+  }
+
+  // Zoom to an open group.
+  show(group) {
+    const frame = this.net.frames.find((one) => one.group === group);
+    if (!frame) return this.fit();
+    this.measure();
+    const [x, y, wide, tall] = this.box(frame);
+    const k = clamp(0.05, Math.min(this.width / (wide + 80), this.height / (tall * 1.15 + 60)), 2.5);
+    const there = zoomIdentity.translate(this.width / 2 - (x + wide / 2) * k, this.height / 2 - (y + tall / 2) * k).scale(k);
+    pick(this.canvas).call(this.zoom.transform, there);
+  }
+
+  // The group of the node at the pointer, or whose frame is there; null where there is none.
+  groupAt(event) {
+    const node = this.hit(event);
+    if (node >= 0) return this.data.graph.grouped ? this.net.group(node) : null;
+    const [px, py] = this.point(event);
+    const frame = this.net.frames.find((one) => { const [x, y, wide, tall] = this.box(one); return px >= x && px <= x + wide && py >= y && py <= y + tall; });
+    return frame ? frame.group : null;
+  }
+
+  point(event) {
+    const box = this.canvas.getBoundingClientRect();
+    return this.at.invert([event.clientX - box.left, event.clientY - box.top]);
+  }
 
   retrace() {
     const options = [["begin", "in which they began"]];
@@ -126,17 +187,6 @@ class GraphView {
 
   scale(factor) { pick(this.canvas).call(this.zoom.scaleBy, factor); }
 
-  measure() {
-    this.width = this.canvas.clientWidth || 800;
-    this.height = clamp(280, this.width * 0.45, 560);
-    this.spots = this.inputs ? this.net.all : this.net.bare;
-    const rows = this.spots.rows + 2, layers = this.spots.layers + 1, shape = this.width / this.height;
-    this.stepX = clamp(MIN_STEP_X, (rows * MIN_STEP_Y * shape) / layers, MAX_STEP_X);
-    this.stepY = clamp(MIN_STEP_Y, (layers * this.stepX) / shape / rows, MAX_STEP_Y);
-    this.high = Math.min(this.stepY * 0.7, 36);
-    return { wide: layers * this.stepX, tall: rows * this.stepY };
-  }
-
   fit() {
     const { wide, tall } = this.measure();
     const k = Math.min(this.width / wide, this.height / tall, 3);
@@ -144,107 +194,10 @@ class GraphView {
     pick(this.canvas).call(this.zoom.transform, middle);
   }
 
-  place(node) {
-    return [(this.spots.layer[node] + 0.5) * this.stepX, (this.spots.offset[node] + 1) * this.stepY];
-  }
-
-  shown(node) { return this.inputs || !this.net.isInput(node); }
-
-  draw() {
-    if (!this.at) return;
-    this.measure();
-    const colours = theme(), { k, x, y } = this.at;
-    const g = sharpen(this.canvas, this.width, this.height);
-    g.translate(x, y);
-    g.scale(k, k);
-    const seen = { x0: -x / k - WIDE, x1: (this.width - x) / k + WIDE, y0: -y / k - this.high, y1: (this.height - y) / k + this.high };
-    this.drawEdges(g, colours, seen, k);
-    for (let node = 0; node < this.net.size; node++) this.drawNode(g, node, colours, seen, k);
-  }
-
-  drawEdges(g, colours, seen, k) {
-    const { source, target } = this.net.edges;
-    const strokes = new Map(); // the edges of one colour
-    const thin = source.length > MANY_EDGES; // lines of one pixel are drawn much faster
-    for (let e = 0; e < source.length; e++) {
-      const a = source[e], b = target[e];
-      if (!this.shown(a)) continue;
-      const [ax, ay] = this.place(a), [bx, by] = this.place(b);
-      if (Math.max(ax, bx) < seen.x0 || Math.min(ax, bx) > seen.x1 || Math.max(ay, by) < seen.y0 || Math.min(ay, by) > seen.y1) continue;
-      const near = !this.only || (this.only.has(a) && this.only.has(b));
-      const crosses = near && this.crosses(a, b);
-      const key = near ? (crosses ? this.net.main[a] : "local") : "far";
-      if (!strokes.has(key)) strokes.set(key, []);
-      strokes.get(key).push([ax + WIDE / 2, ay, bx - WIDE / 2, by]);
-    }
-    for (const [key, lines] of strokes) {
-      const crosses = typeof key === "number";
-      g.globalAlpha = key === "far" ? 0.12 : crosses ? 0.9 : 0.6;
-      g.lineWidth = thin ? 1 / k : (crosses ? 1.6 : 0.8) / Math.max(k, 0.45);
-      g.strokeStyle = crosses ? paint(key) : colours.neutral;
-      for (let i = 0; i < lines.length; i += BATCH) {
-        g.beginPath();
-        for (const line of lines.slice(i, i + BATCH)) this.drawEdge(g, line, thin);
-        g.stroke();
-      }
-    }
-    g.globalAlpha = 1;
-  }
-
-  drawEdge(g, [ax, ay, bx, by], straight) {
-    const bend = Math.max((bx - ax) / 2, WIDE / 4);
-    g.moveTo(ax, ay);
-    if (straight) g.lineTo(bx, by);
-    else g.bezierCurveTo(ax + bend, ay, bx - bend, by, bx, by);
-  }
-
-  crosses(a, b) {
-    const { main } = this.net;
-    return !this.data.graph.grouped && main[a] >= 0 && main[b] >= 0 && main[a] !== main[b];
-  }
-
-  drawNode(g, node, colours, seen, k) {
-    const [x, y] = this.place(node);
-    if (!this.shown(node) || x < seen.x0 || x > seen.x1 || y < seen.y0 || y > seen.y1) return;
-    const left = x - WIDE / 2, top = y - this.high / 2;
-    const reached = this.reached ? this.reached[node] / Math.max(1, this.net.count[node]) : 1;
-    g.globalAlpha = this.only && !this.only.has(node) ? 0.15 : 1;
-    g.fillStyle = colours.page;
-    g.fillRect(left, top, WIDE, this.high);
-    let from = left;
-    for (const [device, share] of this.shares[node]) {
-      const width = WIDE * share * reached;
-      g.fillStyle = paint(device);
-      g.fillRect(from, top, width, this.high);
-      from += width;
-    }
-    const marked = node === this.selected || node === this.newest;
-    if (marked || k > 0.5) {
-      g.lineWidth = (marked ? 3 : 1) / k;
-      g.strokeStyle = marked ? colours.chain : colours.muted;
-      g.strokeRect(left, top, WIDE, this.high);
-    }
-    if (k > 1.6) this.drawName(g, node, left, y, reached, colours);
-    g.globalAlpha = 1;
-  }
-
-  drawName(g, node, left, y, reached, colours) {
-    const one = this.shares[node].length === 1 && reached === 1 && this.shares[node][0][0] < this.data.colours.length;
-    g.font = "6px system-ui, sans-serif";
-    g.textBaseline = "middle";
-    const name = this.net.name(node);
-    const text = name.length > 12 ? `${name.slice(0, 11)}…` : name;
-    if (!one && this.shares[node].length) { // several colours below the text
-      g.fillStyle = colours.page;
-      g.fillRect(left + 2, y - 4, Math.min(g.measureText(text).width + 2, WIDE - 4), 8);
-    }
-    g.fillStyle = one ? ink(this.data.colours[this.shares[node][0][0]]) : colours.text;
-    g.fillText(text, left + 3, y + 0.4, WIDE - 6);
-  }
+  repick() { this.picked = new Set([...this.bus.selection].map((v) => this.net.nodeOf(v))); }
 
   hit(event) {
-    const box = this.canvas.getBoundingClientRect();
-    const [px, py] = this.at.invert([event.clientX - box.left, event.clientY - box.top]);
+    const [px, py] = this.point(event);
     const reach = Math.max(0, 6 / this.at.k - this.high / 2);
     let best = -1, distance = Infinity;
     for (let node = 0; node < this.net.size; node++) {
@@ -256,6 +209,25 @@ class GraphView {
     return distance <= reach ? best : -1;
   }
 
+  // What a drag would take, and what lies inside a rectangle: vertices that have a device.
+  verticesAt(event) {
+    const node = this.hit(event);
+    return node < 0 ? [] : this.assigned(this.net.members(node));
+  }
+
+  verticesWithin(box) {
+    const corner = (x, y) => this.point({ clientX: x, clientY: y });
+    const [x0, y0] = corner(box.left, box.top), [x1, y1] = corner(box.right, box.bottom);
+    const found = [];
+    for (let node = 0; node < this.net.size; node++) {
+      const [x, y] = this.place(node);
+      if (this.shown(node) && x > x0 - WIDE / 2 && x < x1 + WIDE / 2 && y > y0 - this.high / 2 && y < y1 + this.high / 2) found.push(...this.assigned(this.net.members(node)));
+    }
+    return found;
+  }
+
+  assigned(vertices) { return vertices.filter((v) => !this.data.graph.isInput[v]); }
+
   hover(event) {
     const node = event.buttons ? -1 : this.hit(event);
     if (node < 0) return tooltip.hide();
@@ -264,20 +236,25 @@ class GraphView {
 
   card(node) {
     const members = this.net.members(node), name = this.net.name(node);
-    if (members.length > 1) {
+    if (this.net.isGroup(node)) {
       const lines = [["vertices", members.length]];
       for (const [device, share] of this.shares[node]) lines.push([this.trace.devices[device].name, Math.round(share * this.net.placed[node])]);
       return card(name, lines);
     }
     const row = this.trace.execOf[members[0]];
-    return card(name, row < 0 ? [["kind", "input: on every device from the start"]] : facts(this.data, this.trace, row));
+    if (row >= 0) return card(name, facts(this.data, this.trace, row));
+    const device = this.trace.deviceOf[members[0]];
+    return card(name, device < 0 ? [["kind", "input: on every device from the start"]]
+      : [["device", this.trace.devices[device].name], ["times", "drawn together with its neighbours, to keep the page small"]]);
   }
 
-  choose(node) {
+  choose(node, adds = false) {
+    if (this.bus.dragged()) return;
     this.selected = node;
     this.refocus();
-    const vertex = node >= 0 && this.net.members(node).length === 1 ? this.net.members(node)[0] : -1;
+    const vertex = node >= 0 && !this.net.isGroup(node) ? this.net.members(node)[0] : -1;
     this.bus.vertex(this.trace, vertex, "graph");
+    this.bus.pick(node < 0 ? [] : this.assigned(this.net.members(node)), adds);
   }
 
   refocus() {
@@ -285,8 +262,15 @@ class GraphView {
     this.only = node < 0 ? null : this.net.related(node);
     this.panel.hidden = node < 0;
     this.live.textContent = node < 0 ? "" : `${this.net.name(node)}, ${this.only.size - 1} vertices before and after it`;
-    if (node >= 0) this.panel.replaceChildren(this.card(node), this.neighbours(node));
+    if (node >= 0) this.panel.replaceChildren(this.card(node), this.neighbours(node), this.groupButton(node));
     this.draw();
+  }
+
+  groupButton(node) {
+    const group = this.data.graph.grouped ? this.net.group(node) : -1;
+    if (group < 0) return "";
+    const text = this.net.open.has(group) ? `Close group ${this.net.groupName(group)}` : "Open this group";
+    return h("p", {}, button(text, text, () => { this.toggle(group); this.canvas.focus(); }));
   }
 
   neighbours(node) {
@@ -301,12 +285,29 @@ class GraphView {
     this.matches = [];
     for (let node = 0; wanted && node < this.net.size && this.matches.length < MAX_FOUND; node++)
       if (this.net.name(node).toLowerCase().includes(wanted)) this.matches.push(node);
+    const inside = this.data.graph.grouped && wanted ? this.inGroups(wanted, MAX_FOUND - this.matches.length) : [];
     this.found.replaceChildren(...this.matches.map((node) =>
-      h("li", {}, h("button", { type: "button", onclick: () => this.go(node) }, this.net.name(node)))));
+      h("li", {}, h("button", { type: "button", onclick: () => this.go(node) }, this.net.name(node)))),
+    ...inside.map((v) => h("li", {}, h("button", { type: "button", onclick: () => this.goInto(v) }, `${this.trace.table.name[v]} in ${this.net.groupName(this.data.graph.nodeOf[v])}`))));
+    if (inside.length && !this.matches.length) this.matches = [() => this.goInto(inside[0])];
     if (wanted && !this.matches.length) this.found.replaceChildren(h("li", {}, "no vertex has such a name"));
   }
 
+  // Vertices of closed groups whose names have this text.
+  inGroups(wanted, most) {
+    const found = [], { name } = this.trace.table;
+    for (let v = 0; v < name.length && found.length < most; v++)
+      if (!this.net.open.has(this.data.graph.nodeOf[v]) && name[v].toLowerCase().includes(wanted)) found.push(v);
+    return found;
+  }
+
+  goInto(vertex) {
+    if (!this.net.open.has(this.data.graph.nodeOf[vertex])) this.toggle(this.data.graph.nodeOf[vertex]);
+    this.go(this.net.nodeOf(vertex));
+  }
+
   go(node) {
+    if (typeof node === "function") return node();
     if (!this.shown(node)) {
       this.inputs = this.section.querySelector("input[type=checkbox]").checked = true;
       this.measure();
@@ -323,7 +324,9 @@ class GraphView {
     if (next) {
       const node = this.selected < 0 ? this.net.first : next();
       if (node !== undefined && node >= 0) this.go(node);
-    } else if (event.key === "+" || event.key === "=") this.scale(1.5);
+    } else if (event.key === "Enter" && this.selected >= 0 && this.data.graph.grouped) this.toggle(this.net.group(this.selected));
+    else if (event.key === "m" && this.bus.focusMove()) return;
+    else if (event.key === "+" || event.key === "=") this.scale(1.5);
     else if (event.key === "-") this.scale(1 / 1.5);
     else if (event.key === "0") this.fit();
     else if (event.key === "Escape") { this.choose(-1); tooltip.hide(); }

@@ -5,31 +5,41 @@ export async function load() {
   const bytes = Uint8Array.from(atob(packed), (one) => one.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
   const data = JSON.parse(await new Response(stream).text());
+  for (const table of data.vertices) if (table.numbered) table.name = table.name.map((name, v) => name || `vertex ${v}`);
   for (const trace of data.traces) unpack(trace, data);
   return data;
 }
 
-function unpack(trace, data) {
-  const tasks = trace.tasks;
-  const scale = trace.makespan / data.ticks;
-  const size = (trace.size = tasks.vertex.length);
+// The trace with its columns as values; those that it came with stay as `packed`.
+export function unpack(trace, data) {
+  const packed = (trace.packed = trace.tasks);
+  const size = (trace.size = packed.vertex.length);
   const [begin, end, ready] = [0, 0, 0].map(() => new Float64Array(size));
+  const after = new Int32Array(size), before = new Int32Array(size);
   for (let row = 0, tick = 0; row < size; row++) { // differences become values
-    tick += tasks.begin[row];
-    begin[row] = tick * scale;
-    end[row] = (tick + tasks.takes[row]) * scale;
-    ready[row] = (tick - tasks.wait[row]) * scale;
-    tasks.after[row] = row - tasks.after[row];
-    tasks.before[row] = row - tasks.before[row];
+    tick += packed.begin[row];
+    begin[row] = tick * trace.tick_s;
+    end[row] = (tick + packed.takes[row]) * trace.tick_s;
+    ready[row] = (tick - packed.wait[row]) * trace.tick_s;
+    after[row] = row - packed.after[row];
+    before[row] = row - packed.before[row];
   }
-  Object.assign(tasks, { begin, end, ready });
+  const tasks = (trace.tasks = { ...packed, begin, end, ready, after, before });
   trace.table = data.vertices[trace.vertices];
   trace.reasons = data.reasons;
-  trace.onChain = new Uint8Array(trace.size);
+  trace.onChain = new Uint8Array(size);
   for (const row of trace.chain) trace.onChain[row] = 1;
   trace.execOf = new Int32Array(trace.table.name.length).fill(-1);
-  for (let row = 0; row < trace.size; row++)
-    if (tasks.link[row] < 0) trace.execOf[tasks.vertex[row]] = row;
+  for (let row = 0; row < size; row++)
+    if (tasks.link[row] < 0 && !(tasks.count?.[row] > 1)) trace.execOf[tasks.vertex[row]] = row;
+}
+
+// Take what a server says of a trace: all of it, or the rows from `keep` on.
+export function update(trace, said, data) {
+  const { keep, tasks, ...facts } = said;
+  const rows = keep ? Object.fromEntries(Object.entries(tasks).map(([key, column]) => [key, trace.packed[key].slice(0, keep).concat(column)])) : tasks;
+  Object.assign(trace, facts, { tasks: rows });
+  unpack(trace, data);
 }
 
 // The name of a device; the number after the last one is the host.
@@ -39,6 +49,7 @@ export const isTransfer = (trace, row) => trace.tasks.link[row] >= 0;
 
 export function title(trace, row) {
   const { tasks, table } = trace;
+  if (tasks.count?.[row] > 1) return `${tasks.count[row]} ${isTransfer(trace, row) ? "transfers" : "operations"}`;
   const name = table.name[tasks.vertex[row]];
   if (!isTransfer(trace, row)) return name;
   return `${name}: ${deviceName(trace, tasks.source[row])} → ${deviceName(trace, tasks.device[row])}`;
@@ -61,8 +72,8 @@ export function pack(rows, trace) {
 }
 
 // What identifies a task in every trace with the same assignment.
-export const identity = (trace, row) =>
-  `${trace.tasks.link[row] < 0 ? "exec" : "transfer"}/${trace.tasks.vertex[row]}/${trace.tasks.output[row]}/${trace.tasks.device[row]}`;
+export const identity = (trace, row) => (trace.tasks.count?.[row] > 1 ? `merged/${trace.name}/${row}` :
+  `${trace.tasks.link[row] < 0 ? "exec" : "transfer"}/${trace.tasks.vertex[row]}/${trace.tasks.output[row]}/${trace.tasks.device[row]}`);
 
 export function moved(a, b) {
   const vertices = [];
@@ -70,3 +81,5 @@ export function moved(a, b) {
     if (a.deviceOf[v] !== b.deviceOf[v]) vertices.push(v);
   return vertices;
 }
+
+export const sameAssignment = (a, b) => a.vertices === b.vertices && a.devices.length === b.devices.length && a.deviceOf.every((d, v) => d === b.deviceOf[v]);

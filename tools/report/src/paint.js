@@ -21,7 +21,7 @@ function lookUp() {
   const get = (name) => style.getPropertyValue(`--${name}`).trim();
   return {
     text: get("text"), muted: get("muted"), line: get("line"), lane: get("lane"), page: get("page"),
-    chain: get("chain"), slower: get("slower"), faster: get("faster"), neutral: get("neutral"),
+    chain: get("chain"), accent: get("accent"), slower: get("slower"), faster: get("faster"), neutral: get("neutral"),
   };
 }
 

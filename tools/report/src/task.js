@@ -2,14 +2,15 @@
 
 import { amount, h, seconds } from "./dom.js";
 import { isTransfer, title } from "./model.js";
+import { readsOf } from "./net.js";
 
 const MAX_INPUTS = 12;
 
 export function inputsOf(data, trace, row) {
   const { tasks } = trace;
   if (isTransfer(trace, row)) return [tasks.vertex[row]];
-  if (data.graph && data.graph.reads) {
-    const [pointers, producers] = data.graph.reads;
+  if (data.graph) {
+    const { pointers, producers } = readsOf(data.graph);
     const v = tasks.vertex[row];
     return [...new Set(producers.slice(pointers[v], pointers[v + 1]))];
   }
@@ -33,6 +34,11 @@ export function facts(data, trace, row) {
   const v = tasks.vertex[row];
   const transfer = isTransfer(trace, row);
   const lines = [];
+  if (tasks.count?.[row] > 1) {
+    lines.push(["merged", `${tasks.count[row]} tasks, to keep the page small`], ["where", transfer ? links[tasks.link[row]].name : devices[tasks.device[row]].name],
+      ["from – to", `${seconds(tasks.begin[row])} – ${seconds(tasks.end[row])}`]);
+    return lines;
+  }
   if (transfer) {
     lines.push(["transfer", `${amount(tasks.bytes[row], "B")} over ${links[tasks.link[row]].name}`]);
   } else {

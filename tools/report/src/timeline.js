@@ -20,13 +20,14 @@ export class Timeline {
     this.canvas = h("canvas", {
       tabindex: 0, role: "application", "aria-label": this.describe(), class: "timeline",
     });
-    this.element = h("figure", { class: "chart" }, this.caption(), this.canvas);
+    this.about = h("figcaption", {}, this.caption());
+    this.element = h("figure", { class: "chart" }, this.about, this.canvas);
     this.zoom = zoom().scaleExtent([1, MAX_ZOOM]).filter((event) => this.accepts(event))
       .on("zoom", (event) => event.sourceEvent !== "sync" && shared.zoomed(event.transform, this));
     select(this.canvas).call(this.zoom);
     this.canvas.addEventListener("pointermove", (event) => this.hover(event));
     this.canvas.addEventListener("pointerleave", () => tooltip.hide());
-    this.canvas.addEventListener("click", (event) => this.choose(this.hit(event)));
+    this.canvas.addEventListener("click", (event) => this.choose(this.hit(event), false, event.shiftKey || event.ctrlKey || event.metaKey));
     this.canvas.addEventListener("keydown", (event) => this.key(event));
   }
 
@@ -36,17 +37,31 @@ export class Timeline {
   }
 
   caption() {
-    return h("figcaption", {}, this.traces.map((trace, i) => [
+    return this.traces.map((trace, i) => [
       h("strong", {}, this.pairs ? `${"AB"[i]}: ${trace.name}` : trace.name),
       ` ${seconds(trace.makespan)}`,
       trace.bound ? `, gap ${percent(trace.makespan / trace.bound - 1)}` : "",
       i + 1 < this.traces.length ? "   " : "",
-    ]).flat());
+    ]).flat();
+  }
+
+  // After a change of one of its traces.
+  refresh(trace) {
+    if (!this.traces.includes(trace)) return;
+    const { selected } = this;
+    if (selected?.track.trace === trace) { // rows have other numbers now
+      const row = selected.vertex === undefined ? -1 : trace.execOf[selected.vertex];
+      this.selected = row < 0 ? null : { ...selected, row };
+    }
+    this.pairs = this.traces.length > 1 ? pairUp(this.traces) : null;
+    this.made = null;
+    this.about.replaceChildren(...this.caption());
+    this.canvas.setAttribute("aria-label", this.describe());
   }
 
   // The wheel scrolls the page unless the canvas was clicked or a key is held.
   accepts(event) {
-    if (event.type !== "wheel") return !event.button;
+    if (event.type !== "wheel") return !event.button && !this.shared.bus.takes(event, this);
     return event.ctrlKey || event.metaKey || document.activeElement === this.canvas;
   }
 
@@ -57,6 +72,8 @@ export class Timeline {
       this.height = this.made.height;
       this.tracks = this.lanes.flatMap((lane) => lane.tracks);
       this.spots = this.traces.map((trace) => this.places(trace));
+      this.trackOf = this.traces.map((trace) => new Int32Array(trace.size).fill(-1)); // -1: not shown
+      this.tracks.forEach((track, i) => { for (const row of track.rows) this.trackOf[track.which][row] = i; });
     }
     this.width = this.canvas.clientWidth || 800;
     const longest = Math.max(4, ...this.lanes.map((lane) => lane.label.length));
@@ -142,7 +159,7 @@ export class Timeline {
       if (width > LABEL && height > 12) {
         const dimmed = g.globalAlpha < 1;
         g.globalAlpha = 1;
-        this.drawName(g, trace.table.name[vertex[row]], x0, y, width, height, dimmed ? colours.text : inkOn(number));
+        this.drawName(g, trace.tasks.count?.[row] > 1 ? title(trace, row) : trace.table.name[vertex[row]], x0, y, width, height, dimmed ? colours.text : inkOn(number));
       }
       if (this.pairs && track.which === 1) this.drawDifference(g, trace, row, x0, y, width, height, colours);
     }
@@ -216,9 +233,10 @@ export class Timeline {
   }
 
   drawSelected(g, colours) {
+    this.drawPicked(g, colours);
     if (!this.selected) return;
     const { track, row } = this.selected;
-    const here = this.tracks.find((one) => one.trace === track.trace && one.rows.includes(row));
+    const here = this.tracks[this.trackOf[this.traces.indexOf(track.trace)]?.[row]];
     if (!here) return;
     const x0 = this.x(here.trace.tasks.begin[row]), x1 = this.x(here.trace.tasks.end[row]);
     g.strokeStyle = colours.page;
@@ -228,6 +246,53 @@ export class Timeline {
     g.lineWidth = 2.5;
     g.strokeRect(x0 - 1, here.y - 1, Math.max(x1 - x0, 2) + 2, here.height + 2);
     g.lineWidth = 1;
+  }
+
+  // The selection of a what-if, and the lane on which it would be dropped.
+  drawPicked(g, colours) {
+    const { bus, target } = this.shared;
+    const lane = target === null ? null : this.lanes.find((one) => one.kind === "device" && one.index === target);
+    g.strokeStyle = colours.accent;
+    g.lineWidth = 3;
+    if (lane) g.strokeRect(this.left + 1, lane.y - 1, this.width - this.left - RIGHT - 2, lane.height + 2);
+    if (!bus.selection.size) return;
+    g.strokeStyle = colours.text;
+    g.lineWidth = 2;
+    this.traces.forEach((trace, which) => {
+      for (const v of bus.selection) {
+        const row = trace.execOf[v], track = row < 0 ? undefined : this.tracks[this.trackOf[which][row]];
+        if (!track) continue;
+        const x0 = this.x(trace.tasks.begin[row]);
+        g.strokeRect(x0, track.y, Math.max(this.x(trace.tasks.end[row]) - x0, 2), track.height);
+      }
+    });
+    g.lineWidth = 1;
+  }
+
+  // What a drag would take, what lies inside a rectangle, and the device whose lane is at a point.
+  verticesAt(event) {
+    const found = this.hit(event);
+    return found && this.vertexOf(found) !== undefined ? [this.vertexOf(found)] : [];
+  }
+
+  verticesWithin(box) {
+    const { left, top } = this.canvas.getBoundingClientRect();
+    const [from, to] = [this.x.invert(box.left - left), this.x.invert(box.right - left)];
+    return this.tracks.filter((track) => track.y + track.height > box.top - top && track.y < box.bottom - top)
+      .flatMap(({ trace, rows }) => rows.filter((row) => trace.tasks.link[row] < 0 && trace.tasks.end[row] >= from && trace.tasks.begin[row] <= to && !(trace.tasks.count?.[row] > 1))
+        .map((row) => trace.tasks.vertex[row]));
+  }
+
+  deviceAt(x, y) {
+    const box = this.canvas.getBoundingClientRect();
+    if (x < box.left || x > box.right || y < box.top || y > box.bottom) return null;
+    const lane = this.lanes.find((one) => one.kind === "device" && y - box.top >= one.y - 2 && y - box.top <= one.y + one.height + 2);
+    return lane ? lane.index : null;
+  }
+
+  vertexOf({ track, row }) {
+    const { tasks } = track.trace;
+    return tasks.link[row] < 0 && !(tasks.count?.[row] > 1) ? tasks.vertex[row] : undefined;
   }
 
   drawLabels(g, colours) {
@@ -267,8 +332,11 @@ export class Timeline {
     return card(title(track.trace, row), lines);
   }
 
-  choose(found, reveal = false) {
-    this.selected = found;
+  choose(found, reveal = false, adds = false) {
+    if (this.shared.bus.dragged()) return;
+    this.selected = found && { ...found, vertex: this.vertexOf(found) };
+    const vertex = found && this.vertexOf(found);
+    this.shared.bus.pick(vertex === null || vertex === undefined ? [] : [vertex], adds);
     if (found && reveal) this.reveal(found);
     this.shared.chosen(this, found);
   }
@@ -294,6 +362,7 @@ export class Timeline {
     else if (event.key === "+" || event.key === "=") select(this.canvas).call(this.zoom.scaleBy, 1.5);
     else if (event.key === "-") select(this.canvas).call(this.zoom.scaleBy, 1 / 1.5);
     else if (event.key === "0") select(this.canvas).call(this.zoom.transform, zoomIdentity);
+    else if (event.key === "m" && this.shared.bus.focusMove()) return;
     else if (event.key === "Escape") { this.choose(null); tooltip.hide(); }
     else return;
     event.preventDefault();
@@ -304,7 +373,9 @@ export class Timeline {
     if (!tracks.length) return;
     if (!this.selected) return this.choose({ track: tracks[0], row: tracks[0].rows[0] }, true);
     const { row } = this.selected;
-    const index = tracks.findIndex((track) => track.trace === this.selected.track.trace && track.rows.includes(row));
+    const here = this.tracks[this.trackOf[this.traces.indexOf(this.selected.track.trace)][row]];
+    const index = tracks.indexOf(here);
+    if (index < 0) return;
     if (across) {
       const { rows } = tracks[index];
       const next = rows[rows.indexOf(row) + across];

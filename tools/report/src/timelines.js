@@ -3,6 +3,7 @@
 import { select as pick } from "d3-selection";
 import { zoomIdentity } from "d3-zoom";
 import { button, checkbox, h, select } from "./dom.js";
+import { sameAssignment } from "./model.js";
 import { swatch } from "./paint.js";
 import { MAX_LINKS } from "./lanes.js";
 import { Timeline } from "./timeline.js";
@@ -15,9 +16,10 @@ export function timelines(data, bus) {
   const panel = h("div", { class: "panel", hidden: true });
   const legend = h("ul", { class: "legend", "aria-label": "Colours" });
   const stack = h("div", {});
-  let charts = [];
+  let charts = [], arranged = () => {};
+  const end = () => Math.max(...data.traces.map((t) => Math.max(t.makespan, t.bound || 0)), 1e-30) * 1.005;
   const shared = {
-    end: Math.max(...data.traces.map((t) => Math.max(t.makespan, t.bound || 0)), 1e-30) * 1.005,
+    bus, end: end(), target: null,
     colour: "kind", chain: true, transfers: usedLinks(data) > MAX_LINKS ? "device" : "link",
     rank: (trace, key) => {
       const name = `${trace.vertices}/${key}`;
@@ -35,17 +37,22 @@ export function timelines(data, bus) {
     },
   };
   const redraw = () => { for (const chart of charts) chart.draw(); drawLegend(data, shared, legend); };
+  const refresh = (trace) => {
+    shared.end = end();
+    for (const chart of charts) { chart.refresh(trace); chart.draw(); }
+  };
   const arrange = (value) => {
     const groups = value === "stacked" ? data.traces.map((trace) => [trace])
       : [value.split("/").map((i) => data.traces[i])];
     charts = groups.map((traces) => new Timeline(data, traces, shared));
     stack.replaceChildren(...charts.map((chart) => chart.element));
+    for (const chart of charts) arranged(chart);
     redraw();
   };
   const scale = (factor) => charts[0] && pick(charts[0].canvas).call(charts[0].zoom.scaleBy, factor);
   const hasMeta = data.vertices.some((table) => table.meta);
   const colours = [["kind", "kind"], ...(hasMeta ? [["meta", "meta-op"]] : []), ["device", "device"]];
-  const pairs = sameAssignment(data.traces);
+  const pairs = pairsOf(data);
   const transfers = select("Transfers", [["link", "by link"], ["device", "by device"], ["none", "hidden"]],
     (value) => { shared.transfers = value; redraw(); });
   transfers.control.value = shared.transfers;
@@ -65,11 +72,14 @@ export function timelines(data, bus) {
     if (from === "timeline") return;
     for (const chart of charts) {
       const found = chart.traces.find((one) => one === trace) && vertex >= 0 && trace.execOf[vertex] >= 0;
-      chart.selected = found ? { track: { trace, which: chart.traces.indexOf(trace) }, row: trace.execOf[vertex] } : null;
+      chart.selected = found ? { track: { trace, which: chart.traces.indexOf(trace) }, row: trace.execOf[vertex], vertex } : null;
       if (chart.x) chart.draw();
     }
   });
-  return { section, redraw, start: () => arrange("stacked"), probe: () => charts };
+  bus.onSelection(() => { for (const chart of charts) if (chart.x) chart.draw(); });
+  // Mark the lane of a device, or none, as where the selection would be dropped.
+  const aim = (device) => { if (shared.target !== device) { shared.target = device; redraw(); } };
+  return { section, redraw, refresh, aim, start: () => arrange("stacked"), charts: () => charts, onArrange: (listener) => { arranged = listener; }, probe: () => charts };
 }
 
 // The rank of each kind or meta-op by the time it takes: the first get the clearest colours.
@@ -106,11 +116,12 @@ function drawLegend(data, shared, legend) {
 
 const usedLinks = (data) => Math.max(...data.traces.map((trace) => trace.linkBytes.filter((bytes) => bytes > 0).length));
 
-function sameAssignment(traces) {
+// What may lie over each other: traces of one assignment, and a what-if over what it began with.
+function pairsOf({ traces, view }) {
   const pairs = [];
   traces.forEach((a, i) => traces.forEach((b, j) => {
-    if (i < j && a.assignment === b.assignment) pairs.push([`${i}/${j}`, `${a.name} over ${b.name}`]);
+    const changes = view?.whatIf && j === traces.length - 1 && a.vertices === b.vertices && a.devices.length === b.devices.length;
+    if (i < j && (changes || sameAssignment(a, b))) pairs.push([`${i}/${j}`, `${a.name} over ${b.name}`]);
   }));
   return pairs;
 }
-

@@ -3,38 +3,76 @@
 import { extent, ticks } from "d3-array";
 import { scaleLinear } from "d3-scale";
 import { line } from "d3-shape";
-import { h, percent, s, seconds } from "./dom.js";
+import { amount, h, keepingOpen, percent, s, seconds } from "./dom.js";
 
 const WIDTH = 560, HEIGHT = 220, LEFT = 64, BOTTOM = 26, TOP = 8, RIGHT = 8, MAX_CURVES = 24;
 const LINES = [["mean_s", "mean of the episodes"], ["least_s", "shortest episode"], ["best_s", "best so far"]];
 
 export function training(data) {
   if (!data.runs.length) return null;
-  const legend = h("ul", { class: "legend", "aria-label": "Curves" },
-    [...LINES.map(([, name]) => name), "lower bound"].map((name, i) => h("li", {},
-      s("svg", { width: 24, height: 12, "aria-hidden": "true" }, s("path", { d: "M0 6H24", class: `curve curve${i}` })), name)));
-  return { section: h("section", { id: "training", "aria-labelledby": "training-title" },
-    h("h2", { id: "training-title" }, "Training"), legend, data.runs.map((run) => h("div", {}, h("h3", {}, run.name),
+  const section = h("section", { id: "training", "aria-labelledby": "training-title" });
+  const refresh = () => keepingOpen(section, () => section.replaceChildren(h("h2", { id: "training-title" }, "Training"), ...comparison(data), legend(),
+    ...data.runs.map((run) => h("div", {}, h("h3", {}, run.name),
       run.curves.length ? h("div", { class: "columns" }, run.curves.slice(0, MAX_CURVES).map(chart)) : h("p", {}, "no update yet"),
-      run.curves.length > MAX_CURVES ? h("p", { class: "hint" }, `and ${run.curves.length - MAX_CURVES} more exercises`) : null))) };
+      more(run.curves.length)))));
+  refresh();
+  return { section, refresh };
 }
 
+const more = (count) => (count > MAX_CURVES ? h("p", { class: "hint" }, `and ${count - MAX_CURVES} more exercises`) : "");
+
+const sample = (attributes) => s("svg", { width: 24, height: 12, "aria-hidden": "true" }, s("path", { d: "M0 6H24", ...attributes }));
+
+const legend = () => h("ul", { class: "legend", "aria-label": "Curves" },
+  [...LINES.map(([, name]) => name), "lower bound"].map((name, i) => h("li", {}, sample({ class: `curve curve${i}` }), name)));
+
 function chart(curve) {
-  const known = LINES.flatMap(([key]) => curve[key]).filter((value) => value !== null);
-  const low = Math.min(...known, curve.bound_s || Infinity);
-  const x = scaleLinear(extent(curve.step), [LEFT, WIDTH - RIGHT]);
-  const y = scaleLinear([low, Math.max(...known, low)], [HEIGHT - BOTTOM, TOP]).nice();
-  const path = line((_, i) => x(curve.step[i]), (value) => y(value)).defined((value) => value !== null);
   const best = curve.best_s[curve.best_s.length - 1];
   const gap = curve.bound_s && best !== null ? `, gap ${percent(best / curve.bound_s - 1)}` : "";
-  const end = best === null ? "no assignment yet" : `best ${seconds(best)}${gap}`;
+  const rate = curve.episodesPerS ? `, ${Number(curve.episodesPerS.toPrecision(3))} episodes per second` : "";
+  const end = `${best === null ? "no assignment yet" : `best ${seconds(best)}${gap}`}${rate}`;
+  const name = `${curve.stage}: ${curve.exercise}`;
+  const losses = { step: curve.step, values: curve.loss, look: { class: "curve curve1" } };
+  return h("div", {}, draw(name, end, curve.bound_s,
+    LINES.map(([key], i) => ({ step: curve.step, values: curve[key], look: { class: `curve curve${i}` } }))),
+  curve.loss ? h("details", {}, h("summary", {}, "Loss"), draw(name, "loss", 0, [losses], (value) => amount(value, ""))) : null);
+}
+
+// The best so far of several runs of the same exercise, in one chart.
+function comparison(data) {
+  const found = new Map();
+  data.runs.forEach((run, number) => run.curves.forEach((curve) => {
+    const key = JSON.stringify([curve.stage, curve.exercise]);
+    found.set(key, [...(found.get(key) || []), { number, curve }]);
+  }));
+  const shared = [...found.values()].filter((own) => own.length > 1);
+  if (!shared.length) return [];
+  const look = (number) => ({ class: "curve compared", stroke: data.colours[number % data.colours.length], "stroke-dasharray": number >= data.colours.length ? "6 3" : null });
+  return [h("h3", {}, "Runs compared: best so far"),
+    h("ul", { class: "legend", "aria-label": "Runs" }, data.runs.map((run, number) => h("li", {}, sample(look(number)), run.name))),
+    h("div", { class: "columns compared" }, shared.slice(0, MAX_CURVES).map((own) => {
+      const { stage, exercise, bound_s } = own[0].curve;
+      const ends = own.map(({ number, curve }) => {
+        const best = curve.best_s[curve.best_s.length - 1];
+        return `${data.runs[number].name} ${best === null ? "none yet" : seconds(best)}`;
+      });
+      return draw(`${stage}: ${exercise}`, ends.join(", "), bound_s, own.map(({ number, curve }) => ({ step: curve.step, values: curve.best_s, look: look(number) })));
+    })), more(shared.length)];
+}
+
+function draw(name, about, bound_s, lines, text = seconds) {
+  const known = lines.flatMap(({ values }) => values).filter((value) => value !== null);
+  const low = Math.min(...known, bound_s || Infinity);
+  const x = scaleLinear(extent(lines.flatMap(({ step }) => step)), [LEFT, WIDTH - RIGHT]);
+  const y = scaleLinear([low, Math.max(...known, low)], [HEIGHT - BOTTOM, TOP]).nice();
+  const path = ({ step, values }) => line((_, i) => x(step[i]), (value) => y(value)).defined((value) => value !== null)(values);
   const grid = y.ticks(4).map((tick) => [s("path", { d: `M${LEFT} ${y(tick)}H${WIDTH - RIGHT}`, class: "grid" }),
-    s("text", { x: LEFT - 6, y: y(tick) + 4, "text-anchor": "end" }, seconds(tick))]).flat();
+    s("text", { x: LEFT - 6, y: y(tick) + 4, "text-anchor": "end" }, text(tick))]).flat();
   const below = ticks(...x.domain(), 5).filter(Number.isInteger).map((tick) =>
     s("text", { x: x(tick), y: HEIGHT - 8, "text-anchor": "middle" }, tick));
-  return h("figure", { class: "chart" }, h("figcaption", {}, h("strong", {}, `${curve.stage}: ${curve.exercise}`), ` ${end}`),
+  return h("figure", { class: "chart" }, h("figcaption", {}, h("strong", {}, name), ` ${about}`),
     s("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "curves", role: "img",
-      "aria-label": `${curve.stage}, ${curve.exercise}: ${curve.step.length} points, ${end}` }, grid, below,
-    LINES.map(([key], i) => s("path", { d: path(curve[key]) || "", class: `curve curve${i}` })),
-    curve.bound_s ? s("path", { d: `M${LEFT} ${y(curve.bound_s)}H${WIDTH - RIGHT}`, class: "curve curve3" }) : null));
+      "aria-label": `${name}: ${lines[0].step.length} points, ${about}` }, grid, below,
+    lines.map((one) => s("path", { d: path(one) || "", ...one.look })),
+    bound_s ? s("path", { d: `M${LEFT} ${y(bound_s)}H${WIDTH - RIGHT}`, class: "curve curve3" }) : null));
 }

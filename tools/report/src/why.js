@@ -1,8 +1,8 @@
 // Why the traces are as long as they are: numbers, the critical chain, devices and links over time.
 
 import { area, curveStepAfter } from "d3-shape";
-import { amount, h, percent, s, seconds, select, table } from "./dom.js";
-import { deviceName, isTransfer, moved, title } from "./model.js";
+import { amount, h, keepingOpen, percent, s, seconds, select, table } from "./dom.js";
+import { deviceName, isTransfer, moved, sameAssignment, title } from "./model.js";
 import { swatch } from "./paint.js";
 import { pairUp } from "./timeline.js";
 
@@ -16,16 +16,33 @@ const CAUSES = [
 const MAX_ROWS = 200;
 
 export function why(data) {
-  const section = h("section", { id: "why", "aria-labelledby": "why-title" }, h("h2", { id: "why-title" }, "Why"),
-    chainBars(data), chainTables(data), overTime(data, "Utilization over time", (t) => t.series, () => 1, percent),
-    data.traces.some((t) => t.memory) ? overTime(data, "Memory over time", (t) => t.memory && t.memory.bytes, top, (v) => amount(v, "B")) : null,
-    links(data), differences(data));
-  return { section };
+  const compared = { from: 0, to: 1 };
+  const parts = () => [h("h2", { id: "why-title" }, "Why"), chainBars(data), chainTables(data),
+    overTime(data, "Utilization over time", (t) => t.series, () => 1, percent),
+    data.traces.some((t) => t.memory) ? overTime(data, "Memory over time", (t) => t.memory && t.memory.bytes, top, (v) => amount(v, "B")) : "",
+    links(data), differences(data, compared) || ""];
+  const section = h("section", { id: "why", "aria-labelledby": "why-title" }, parts());
+  let waiting = 0;
+  const refresh = () => { // later: what can be seen at once comes first
+    clearTimeout(waiting);
+    waiting = setTimeout(() => {
+      keepingOpen(section, () => section.replaceChildren(...parts()));
+    }, 60);
+  };
+  return { section, refresh };
 }
 
 export function summary(data) {
+  const section = h("section", { id: "summary", "aria-labelledby": "summary-title" });
+  const refresh = () => section.replaceChildren(h("h2", { id: "summary-title", class: "sr-only" }, "Summary"), summaryCards(data),
+    data.leftOut.length ? h("p", { class: "hint left-out" }, `To keep this page small: ${data.leftOut.join("; ")}.`) : "");
+  refresh();
+  return { section, refresh };
+}
+
+function summaryCards(data) {
   const best = Math.min(...data.traces.map((trace) => trace.makespan));
-  return h("section", { id: "summary", "aria-labelledby": "summary-title" }, h("h2", { id: "summary-title", class: "sr-only" }, "Summary"), h("div", { class: "cards" }, data.traces.map((trace) => {
+  return h("div", { class: "cards" }, data.traces.map((trace) => {
     const mean = trace.utilization.reduce((a, b) => a + b, 0) / trace.utilization.length;
     const facts = [["mean utilization", percent(mean)], ["moved", amount(trace.bytesMoved, "B")]];
     if (trace.bound) facts.unshift(["lower bound", seconds(trace.bound)], ["gap", percent(trace.makespan / trace.bound - 1)]);
@@ -33,7 +50,7 @@ export function summary(data) {
     return h("article", { class: "summary" }, h("h3", {}, trace.name),
       h("p", { class: "big" }, seconds(trace.makespan)), h("p", { class: "muted" }, slower),
       h("dl", {}, facts.map(([key, value]) => [h("dt", {}, key), h("dd", {}, value)]).flat()));
-  })));
+  }));
 }
 
 function chainBars(data) {
@@ -60,7 +77,7 @@ function chainBars(data) {
 
 function chainTables(data) {
   return h("div", {}, data.traces.map((trace) => h("details", {},
-    h("summary", {}, `Critical chain of ${trace.name}: ${trace.chain.length} tasks`),
+    h("summary", {}, `Critical chain of ${trace.name}: ${trace.chainTasks} tasks`),
     table(`The critical chain of ${trace.name}`, ["task", "what", "where", "waited for", "begin", "takes"],
       trace.chain.slice(0, MAX_ROWS).map((row) => {
         const { tasks } = trace, transfer = isTransfer(trace, row);
@@ -104,13 +121,17 @@ function links(data) {
     }));
 }
 
-function differences(data) {
+function differences(data, compared) {
   if (data.traces.length < 2) return null;
   const body = h("div", {});
   const options = data.traces.map((trace, i) => [i, trace.name]);
-  const show = () => body.replaceChildren(difference(data, data.traces[a.control.value], data.traces[b.control.value]));
+  const show = () => {
+    Object.assign(compared, { from: a.control.value, to: b.control.value });
+    body.replaceChildren(difference(data, data.traces[a.control.value], data.traces[b.control.value]));
+  };
   const a = select("From", options, show), b = select("To", options, show);
-  b.control.value = "1";
+  a.control.value = compared.from;
+  b.control.value = compared.to;
   const block = h("div", {}, h("h3", {}, "Differences"), h("div", { class: "toolbar", role: "group", "aria-label": "Traces to compare" }, a.element, b.element), body);
   show();
   return block;
@@ -119,7 +140,7 @@ function differences(data) {
 function difference(data, a, b) {
   if (a === b) return h("p", { class: "hint" }, "Choose two traces.");
   if (a.vertices !== b.vertices) return h("p", { class: "hint" }, "These traces are of different graphs.");
-  if (a.assignment === b.assignment) return changed(a, b);
+  if (sameAssignment(a, b)) return changed(a, b);
   const vertices = moved(a, b);
   const takes = (trace, v) => (trace.execOf[v] < 0 ? 0 : trace.tasks.end[trace.execOf[v]] - trace.tasks.begin[trace.execOf[v]]);
   vertices.sort((v, w) => takes(b, w) - takes(b, v) || v - w);

@@ -85,11 +85,12 @@ def lower_bounds(
     return bounds_of(problem)
 
 
-def bounds_of(problem: Problem, mode: str = DYNAMIC) -> LowerBounds:
+def bounds_of(problem: Problem, mode: str = DYNAMIC, *, quick: bool = False) -> LowerBounds:
     """Lower bounds on the makespan of any assignment of a problem.
 
-    In mode `fixed` the host sees no end, and starts tasks before they are ready: of its costs,
-    only those of starting one exec after the other count.
+    Those that are `quick` leave out windows, memory and linear programming. In mode `fixed` the
+    host sees no end, and starts tasks before they are ready: of its costs, only those of starting
+    one exec after the other count.
     """
     assigned, dispatch_s = problem.graph.assigned, problem.topology.host.dispatch_s
     if not len(assigned):
@@ -97,14 +98,14 @@ def bounds_of(problem: Problem, mode: str = DYNAMIC) -> LowerBounds:
         return LowerBounds(0.0, 0.0, 0.0, 0.0)
     if check_mode(mode) == FIXED:
         problem = without_host(problem)
-    plain = _Bounds(problem, problem.costs.exec_s)
+    plain = _Bounds(problem, problem.costs.exec_s, quick=quick)
     return LowerBounds(
         path_s=plain.path_s(),
         work_s=plain.work_s(),
-        window_s=plain.window_s(),
+        window_s=0.0 if quick else plain.window_s(),
         # The last exec to be started has waited for all the others to be dispatched.
         host_s=float(len(assigned) * dispatch_s + plain.fastest[assigned].min()),
-        memory_s=_memory_s(problem, plain),
+        memory_s=0.0 if quick else _memory_s(problem, plain),
         arrival_s=_arrival_s(problem),
     )
 
@@ -138,7 +139,7 @@ def is_optimal(makespan_s: float, bound_s: float) -> bool:
 class _Bounds:
     """Bounds that follow from a table of exec seconds; infinity is where a vertex cannot run."""
 
-    def __init__(self, problem: Problem, exec_s: FloatArray) -> None:
+    def __init__(self, problem: Problem, exec_s: FloatArray, *, quick: bool = False) -> None:
         """`exec_s` is (V, D)."""
         graph, topology = problem.graph, problem.topology
         self.assigned, self.topology = graph.assigned, topology
@@ -146,7 +147,7 @@ class _Bounds:
         self.fastest: FloatArray = exec_s.min(axis=1)
         self.begin = _earliest_begins(problem, self.fastest)
         self.tail = _shortest_tails(graph, topology, self.fastest)
-        self.weights = _device_weights(self.table, topology)
+        self.weights = _device_weights(self.table, topology, solved=not quick)
 
     def path_s(self) -> float:
         """The longest path, every vertex on its fastest device, nothing moved."""
@@ -257,13 +258,16 @@ def _dual_s(table: FloatArray, topology: Topology, weights: list[FloatArray]) ->
     return max(float(s / (y * slots).sum()) for s, y in zip(sums, weights, strict=True))
 
 
-def _device_weights(table: FloatArray, topology: Topology) -> list[FloatArray]:
-    """Weights of the devices that give good bounds: equal ones, by speed, and the best for all."""
+def _device_weights(table: FloatArray, topology: Topology, *, solved: bool) -> list[FloatArray]:
+    """Weights of the devices that give good bounds: equal ones, by speed, and the best for all.
+
+    The last are those of a linear program, which is `solved` or not.
+    """
     weights = [np.ones(topology.num_devices)]
     total = np.where(np.isfinite(table), table, table.min(axis=1, keepdims=True)).sum(axis=0)
     if total.min() > 0:
         weights.append(total.min() / total)
-    if (table != table[:, :1]).any():
+    if solved and (table != table[:, :1]).any():
         weights += _best_weights(table, topology)
     return weights
 

@@ -1,0 +1,1 @@
+"""ONNX models in: files, types, constants, costs, and pieces that onnxruntime runs."""
