@@ -1,37 +1,63 @@
-"""Models of many architectures: whether they import, into what, and whether they run as they are.
+r"""Models of the gallery: which are imported, whether they run as they are, and where they go.
 
-`python benchmarks/models.py` takes about two minutes; with names, only those models. Most need the
-extra `gallery`, and those are left out where it is missing. Each model runs on two CPU devices
-under a random assignment, and what it returns is compared with what the module returns.
-`python benchmarks/models.py --large` imports Llama-2 7B at 2,048 tokens on the meta device instead.
+Two tables. `small/NAME` imports each small model, places it with memory counted, and runs it on two
+CPU devices under a random assignment: what it returns is compared with what the module returns.
+`full/NAME/TOPOLOGY` imports a model at its published size (float16, on the meta device), places it
+with `auto`, and simulates next to it the split that Accelerate's `balanced` makes of the same model
+for the same memories. Accelerate runs one device at a time; the simulator lets its devices overlap
+wherever the graph allows, so its column is what it could reach at best. Sharded plans are rows of
+their own: `--parts N` adds `full/NAME/TOPOLOGY/N`.
+
+    python benchmarks/models.py list
+    python benchmarks/models.py run 'small/*' --results models.jsonl
+    python benchmarks/models.py show models.jsonl
+
+Most models need the extra `gallery`; those are left out where it is missing.
+`python benchmarks/models.py large` imports Llama-2 7B at 2,048 tokens in float32.
 """
 
+import argparse
 import logging
 import resource
-import sys
+import tempfile
 import warnings
+from collections.abc import Iterator
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 import torch
+from jobs import Job, Result, read, run_jobs
 from torch.utils._pytree import tree_leaves
 
+import doppler as dp
 from doppler.assignment import Assignment
-from doppler.errors import DopplerError, MissingExtraError
+from doppler.errors import DopplerError, MissingExtraError, OutOfMemoryError
 from doppler.frontends.gallery import MODELS, TRANSFORMERS, make_example
+from doppler.frontends.models.full_size import make_full_example
 from doppler.frontends.torch_export import from_torch
+from doppler.graph.graph import Graph
 from doppler.graph.signatures import signatures
+from doppler.placers import gap
+from doppler.placers.bounds.lower import proven_bound_s
+from doppler.plan import modules_of
+from doppler.problem import Problem
+from doppler.sim import Simulator
 
-HEAD = ("model", "pieces", "distinct", "operations", "Mflop", "error", "import s")
+UNEQUAL = "a100x2-t4x2"
+TOPOLOGIES = (UNEQUAL, "p100x4")
+# Others take minutes to import at full size (a loop over all tokens, or dozens of experts).
+FULL = ("llama", "falcon", "opt", "gpt2", "bert", "distilbert", "t5", "whisper", "vit", "swin",
+        "clip", "resnet", "convnext", "mobilenet-v2")  # fmt: skip
 
 
-def row(name: str) -> tuple[Any, ...]:
-    """A model's line of the table."""
+def small(name: str, budget_s: float, **_: Any) -> Result:
+    """A small model: imported, placed, and run."""
     module, args, kwargs = make_example(name)
     began = perf_counter()
     model = from_torch(module, args, kwargs)
-    seconds = perf_counter() - began
+    import_s = perf_counter() - began
     graph = model.graph
     state = {key: buffer.clone() for key, buffer in module.named_buffers()}
     with torch.no_grad():
@@ -42,36 +68,197 @@ def row(name: str) -> tuple[Any, ...]:
     assignment = Assignment(devices=np.where(graph.is_input, -1, devices))
     found = model.run("cpu2", assignment, *args, **kwargs)
     calls = sum(len(graph.kernels[v].attributes["calls"]) for v in graph.assigned.tolist())
-    distinct = len(set(signatures(graph)) - {""})
-    flops = graph.flops.sum() / 1e6
-    return (name, len(graph.assigned), distinct, calls, f"{flops:.3f}",
-            error(found, expected), f"{seconds:.1f}")  # fmt: skip
+    return {
+        "vertices": graph.num_vertices,
+        "pieces": len(graph.assigned),
+        "distinct": len(set(signatures(graph)) - {""}),
+        "operations": calls,
+        "flops": float(graph.flops.sum()),
+        "error": error(found, expected),
+        "import_s": import_s,
+        **placed(graph, UNEQUAL, budget_s),
+    }
 
 
-def error(found: Any, expected: Any) -> str:
-    """The largest error of any element, relative to the largest of its tensor; or `exact`."""
+def error(found: Any, expected: Any) -> float:
+    """The largest error of any element, relative to the largest of its tensor."""
     worst = 0.0
     for a, b in zip(tree_leaves(found), tree_leaves(expected), strict=True):
         if isinstance(b, torch.Tensor) and not torch.equal(a, b):
             worst = max(worst, float((a - b).abs().max() / b.abs().max()))
-    return f"{worst:.1e}" if worst else "exact"
+    return worst
 
 
-def show(names: list[str]) -> None:
-    print("| " + " | ".join(HEAD) + " |\n|" + "---|" * len(HEAD))
-    failed = 0
-    for name in names:
-        try:
-            print("| " + " | ".join(map(str, row(name))) + " |", flush=True)
-        except MissingExtraError:
-            print(f"{name} is left out: it needs the extra `gallery`", file=sys.stderr)
-        except DopplerError as problem:
-            failed += 1
-            print(f"| {name} | failed: {problem.message} |", flush=True)
-    print(f"\n{len(names) - failed} of {len(names)} imported")
+def placed(graph: Graph, topology: str, budget_s: float) -> Result:
+    """What `auto` makes of a graph."""
+    problem = Problem(graph, dp.Topology.preset(topology))
+    assignment = dp.place(graph, problem.topology, "auto", budget_s=budget_s)
+    makespan_s = Simulator(problem).run(graph, assignment).makespan_s
+    bound_s = proven_bound_s(problem, assignment)
+    used = len(np.unique(assignment.devices[assignment.devices >= 0]))
+    return {"makespan_s": makespan_s, "bound_s": bound_s, "gap": gap(makespan_s, bound_s),
+            "devices": used, "planned": assignment.memory is not None}  # fmt: skip
 
 
-def show_large() -> None:
+def full(name: str, topology: str, budget_s: float, parts: int = 0) -> Result:
+    """A model at its published size: `auto`, and the split of Accelerate."""
+    module, args, kwargs = make_full_example(name)
+    began = perf_counter()
+    model = from_torch(module, args, kwargs, **({"parts": parts} if parts else {}))
+    import_s, graph = perf_counter() - began, model.graph
+    problem = Problem(graph, dp.Topology.preset(topology))
+    row = {
+        "parts": parts,
+        "pieces": len(graph.assigned),
+        "flops": float(graph.flops.sum()),
+        "weights_bytes": float(graph.tensor_bytes[graph.is_resident[graph.tensor_producer]].sum()),
+        "import_s": import_s,
+        "single_s": single_s(problem),
+        **placed(graph, topology, budget_s),
+    }
+    return row if parts else row | balanced(module, problem)
+
+
+def single_s(problem: Problem) -> float | None:
+    """The makespan on the best single device; None where none has the memory."""
+    inputs, size = problem.graph.is_input, problem.topology.num_devices
+    rows = np.array([np.where(inputs, -1, d) for d in range(size)])
+    best = float(Simulator(problem).makespans(problem.graph, rows).min())
+    return best if np.isfinite(best) else None
+
+
+def balanced(module: torch.nn.Module, problem: Problem) -> Result:
+    """The makespan of the split that Accelerate makes: layer by layer, for equal shares of memory.
+
+    Whole layers stay together as transformers says for each model. None where it puts weights on
+    the host or on disk, or where the assignment needs more memory than there is.
+    """
+    from accelerate import infer_auto_device_map
+    from accelerate.utils import get_balanced_memory
+
+    graph, devices = problem.graph, problem.topology.devices
+    most = {i: int(device.memory_bytes) for i, device in enumerate(devices)}
+    whole = list(getattr(module, "_no_split_modules", None) or [])
+    memory = get_balanced_memory(module, dict(most), no_split_module_classes=whole)
+    found = infer_auto_device_map(module, dict(memory), no_split_module_classes=whole)
+    if not all(isinstance(place, int) for place in found.values()):
+        return {"balanced_s": None, "balanced_devices": 0}
+    assigned = [-1 if graph.is_input[v] else device_of(graph, v, found)
+                for v in range(graph.num_vertices)]  # fmt: skip
+    assignment = Assignment(devices=np.array(assigned))
+    used = len(set(assigned) - {-1})
+    try:
+        makespan_s = Simulator(problem).run(graph, assignment).makespan_s
+    except OutOfMemoryError:
+        return {"balanced_s": None, "balanced_devices": used}
+    return {"balanced_s": makespan_s, "balanced_devices": used}
+
+
+def device_of(graph: Graph, v: int, devices: dict[str, Any]) -> int:
+    """The device of the module that a piece is of, or of the one around it; else the first."""
+    for path in modules_of(graph, v):
+        while path:
+            if path in devices:
+                return int(devices[path])
+            path = path.rpartition(".")[0]
+    return int(devices.get("", 0))
+
+
+def jobs(parts: int) -> Iterator[Job]:
+    """All jobs."""
+    for name in (*MODELS, *TRANSFORMERS):
+        yield Job(f"small/{name}", small)
+    for name in FULL:
+        for topology in TOPOLOGIES:
+            yield Job(f"full/{name}/{topology}" + (f"/{parts}" if parts else ""), full)
+
+
+def do(job: Job, budget_s: float, parts: int) -> Result:
+    """The result of a job, or why there is none."""
+    _, name, *rest = job.name.split("/")
+    options = {"parts": parts} if len(rest) > 1 else {}
+    try:
+        return job.work(name, *rest[:1], budget_s=budget_s, **options) | {"budget_s": budget_s}
+    except (DopplerError, ImportError) as problem:
+        is_missing = isinstance(problem, (MissingExtraError, ImportError))
+        return {"missing" if is_missing else "failed": str(problem).splitlines()[0]}
+
+
+def show(results: dict[str, Result]) -> None:
+    """The tables."""
+    for table, shown in (("small", show_small), ("full", show_full)):
+        rows = {job: row for job, row in results.items() if job.startswith(table + "/")}
+        for job in [job for job, row in rows.items() if "missing" in row]:
+            print(f"\nleft out: {job}: {rows.pop(job)['missing']}")
+        if rows:
+            shown(rows)
+
+
+def show_small(rows: dict[str, Result]) -> None:
+    known = {job: row for job, row in rows.items() if "failed" not in row}
+    exact = sum(not row["error"] for row in known.values())
+    print(f"\nSmall models: {len(known)} of {len(rows)} imported, {exact} of them equal to the "
+          f"module bit for bit. Placed by `auto` on {UNEQUAL}.\n")  # fmt: skip
+    print("| model | vertices | pieces | distinct | operations | Mflop | import, s | error | "
+          "makespan, µs | bound, µs | gap |")  # fmt: skip
+    print("| --- " + "| ---: " * 10 + "|")
+    for job, row in rows.items():
+        name = job.split("/")[1]
+        if "failed" in row:
+            print(f"| {name} | {row['failed']} |")
+            continue
+        error = f"{row['error']:.1e}" if row["error"] else "exact"
+        print(f"| {name} | {row['vertices']} | {row['pieces']} | {row['distinct']} | "
+              f"{row['operations']} | {row['flops'] / 1e6:.3f} | {row['import_s']:.1f} | {error} | "
+              f"{row['makespan_s'] * 1e6:.0f} | {row['bound_s'] * 1e6:.0f} | "
+              f"{100 * max(row['gap'], 0):.1f} % |")  # fmt: skip
+
+
+def show_full(rows: dict[str, Result]) -> None:
+    for topology in TOPOLOGIES:
+        some = {job: row for job, row in rows.items() if job.split("/")[2] == topology}
+        ahead = [row["balanced_s"] / row["makespan_s"] for row in some.values()
+                 if row.get("balanced_s")]  # fmt: skip
+        print(f"\nPublished sizes on {topology}: `auto` is ahead of Accelerate's split on "
+              f"{sum(ratio > 1.001 for ratio in ahead)} of {len(ahead)} models.\n")  # fmt: skip
+        print(
+            "| model | pieces | Tflop | weights, GB | import, s | one device, ms | "
+            "Accelerate, ms | devices | `auto`, ms | devices | bound, ms | gap | speed-up |"
+        )
+        print("| --- " + "| ---: " * 12 + "|")
+        for job, row in some.items():
+            print("| " + " | ".join(full_cells(job, row)) + " |")
+
+
+def full_cells(job: str, row: Result) -> list[str]:
+    _, name, _, *parts = job.split("/")
+    label = f"{name}, {parts[0]} parts" if parts else name
+    if "failed" in row:
+        return [label, row["failed"]]
+    split_s = row.get("balanced_s")
+    is_split = "balanced_devices" in row
+    return [
+        label,
+        str(row["pieces"]),
+        f"{row['flops'] / 1e12:.3f}",
+        f"{row['weights_bytes'] / 1e9:.2f}",
+        f"{row['import_s']:.0f}",
+        ms(row["single_s"]) if row["single_s"] else "does not fit",
+        ms(split_s) if split_s else "does not fit" if is_split else "–",
+        str(row["balanced_devices"]) if is_split else "–",
+        ms(row["makespan_s"]),
+        str(row["devices"]),
+        ms(row["bound_s"]),
+        f"{100 * max(row['gap'], 0):.1f} %",
+        f"{split_s / row['makespan_s']:.2f} ×" if split_s else "–",
+    ]
+
+
+def ms(seconds: float) -> str:
+    return f"{1e3 * seconds:,.0f}" if seconds >= 0.1 else f"{1e3 * seconds:.3g}"
+
+
+def large() -> None:
     import transformers
 
     with torch.device("meta"):
@@ -90,10 +277,27 @@ def main() -> None:
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)  # as each device has: sums in another order have other last bits
-    if sys.argv[1:] == ["--large"]:
-        show_large()
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    verbs.add_parser("large")
+    listed, new, shown = (verbs.add_parser(verb) for verb in ("list", "run", "show"))
+    new.add_argument("patterns", nargs="*", default=["*"])
+    new.add_argument("--budget", type=float, default=5.0, metavar="SECONDS", help="of `auto`")
+    new.add_argument("--results", type=Path, default=Path(tempfile.gettempdir()) / "models.jsonl")
+    for each in (listed, new):
+        each.add_argument("--parts", type=int, default=0, help="shard models of published size")
+    shown.add_argument("results", nargs="+", type=Path)
+    args = parser.parse_args()
+    if args.verb == "large":
+        large()
+    elif args.verb == "list":
+        print("\n".join(job.name for job in jobs(args.parts)))
+    elif args.verb == "run":
+        found = jobs(args.parts)
+        run_jobs(found, args.patterns, lambda job: do(job, args.budget, args.parts), args.results)
+        show(read([args.results]))
     else:
-        show(sys.argv[1:] or [*MODELS, *TRANSFORMERS])
+        show(read(args.results))
 
 
 if __name__ == "__main__":

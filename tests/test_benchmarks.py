@@ -208,7 +208,27 @@ def test_limits_of_the_engine(tmp_path: Path, printed: Printed) -> None:
     assert "does not fit" not in shown
 
 
-def test_models(printed: Printed) -> None:
-    (shown,) = printed("models", ("mlp", "dlrm"))
+def test_models(tmp_path: Path, printed: Printed) -> None:
+    results = str(tmp_path / "models.jsonl")
+    wanted = ("small/mlp", "small/dlrm")
+    listed, shown = printed(
+        "models", ("list",), ("run", *wanted, "--budget", "0.1", "--results", results)
+    )
+    assert {*wanted, "full/llama/p100x4"} <= set(listed.split())
     assert shown.count("| exact |") == 2
     assert "2 of 2 imported" in shown
+    row = {"pieces": 2, "flops": 1e12, "weights_bytes": 1e9, "import_s": 1.0, "single_s": None}
+    row |= {"makespan_s": 1.0, "bound_s": 0.5, "gap": 1.0, "devices": 2}
+    split = row | {"job": "full/llama/p100x4", "balanced_s": 2.0, "balanced_devices": 3}
+    full = tmp_path / "full.jsonl"
+    lines = (split, row | {"job": "full/llama/p100x4/4"})
+    full.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (shown,) = printed("models", ("show", str(full)))
+    assert "ahead of Accelerate's split on 1 of 1 models" in shown
+    assert "| does not fit | 2,000 | 3 | 1,000 | 2 | 500 | 100.0 % | 2.00 × |" in shown
+    assert "| llama, 4 parts | " in shown
+
+
+def test_overhead(printed: Printed) -> None:
+    (shown,) = printed("overhead", ("mlp, 64 wide", "--runs", "1"))
+    assert "| mlp, 64 wide | 8 | " in shown

@@ -10,9 +10,10 @@ Assignment ComparisonRow CompileConfig CompiledModule CostModel Costs Device Dop
 DopplerPlacer Engine EngineConfig Execution Executor Graph GraphBuilder Host Kernel Link
 LowerBounds MemoryPlan Noise OnlineConfig OnlinePlacer OnnxModel OpKind Placer Problem Program
 ProgramBuilder ReferenceSimulator Schedule SimConfig Simulator Topology TorchModel Trace TrainConfig
-calibrate compare compile errors execute from_networkx from_onnx from_torch lower_bounds make_placer
-place probe programs read_assignment read_graph read_topology read_trace shard simulate to_networkx
-train validate write_assignment write_graph write_perfetto write_report write_topology write_trace
+calibrate compare compile device_map errors execute from_networkx from_onnx from_torch lower_bounds
+make_placer place probe programs read_assignment read_graph read_topology read_trace shard simulate
+to_networkx train validate write_assignment write_graph write_perfetto write_report write_topology
+write_trace
 """
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from doppler.executor import Executor
     from doppler.formats import from_networkx, read_graph, to_networkx
     from doppler.frontends.compiled import CompileConfig, CompiledModule, compile  # noqa: A004
+    from doppler.frontends.device_map import device_map
     from doppler.frontends.onnx.onnx_import import from_onnx
     from doppler.frontends.onnx.onnx_model import OnnxModel
     from doppler.frontends.torch_export import from_torch
@@ -97,6 +98,7 @@ _MODULE_OF = {
     "calibrate": "doppler.machine.calibration",
     "compare": "doppler.placers",
     "compile": "doppler.frontends.compiled",
+    "device_map": "doppler.frontends.device_map",
     "execute": "doppler.engine.engine",
     "from_networkx": "doppler.formats",
     "from_onnx": "doppler.frontends.onnx.onnx_import",

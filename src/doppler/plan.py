@@ -1,12 +1,15 @@
-"""Plan: the load that an assignment puts on each device, by name, for people to read."""
+"""Plan: what an assignment makes each device and each operation do, by name."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from doppler.graph.graph import Graph
 from doppler.topology.topology import Topology
 from doppler.trace import Trace
+
+MODULES = "modules"  # attribute of a piece's kernel: paths of the modules it is of, the main first
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,3 +46,46 @@ def device_loads(
         )
         for d, device in enumerate(topology.devices)
     ]
+
+
+class Operation(NamedTuple):
+    """What one vertex does in a run."""
+
+    vertex: str  # name
+    module: str  # path of the module that it is of; empty where that is not known
+    kind: str
+    device: str  # name
+    device_number: int
+    flops: float
+    touched_bytes: float
+    begin_s: float
+    end_s: float
+
+
+def modules_of(graph: Graph, v: int) -> list[str]:
+    """The paths of the modules that a vertex is of, the main one first; perhaps none."""
+    kernel = graph.kernels[v] if graph.kernels else None
+    found = kernel.attributes.get(MODULES) if kernel else None
+    return [path for path in found if isinstance(path, str)] if isinstance(found, list) else []
+
+
+def operations(graph: Graph, topology: Topology, trace: Trace) -> list[Operation]:
+    """What each vertex but the inputs does in the run of `trace`, in the order they begin."""
+    rows = []
+    for task in np.flatnonzero(~trace.is_transfer).tolist():
+        v, device = int(trace.vertex[task]), int(trace.device[task])
+        modules = modules_of(graph, v)
+        rows.append(
+            Operation(
+                vertex=graph.vertex_names[v],
+                module=modules[0] if modules else "",
+                kind=graph.kinds[v],
+                device=topology.devices[device].name,
+                device_number=device,
+                flops=float(graph.flops[v]),
+                touched_bytes=float(graph.touched_bytes[v]),
+                begin_s=float(trace.begin_s[task]),
+                end_s=float(trace.end_s[task]),
+            )
+        )
+    return sorted(rows, key=lambda row: row.begin_s)

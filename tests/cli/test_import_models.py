@@ -83,3 +83,17 @@ def test_a_pickle_is_refused(dop: Dop, tmp_path: Path) -> None:
     assert result.code == 2
     assert "could run code" in result.err
     assert not (tmp_path / "g.json").exists()
+
+
+def test_a_model_of_the_gallery(dop: Dop) -> None:
+    names = [row["name"] for row in dop("list", "models", "--json").json()]
+    assert {"llama", "unet", "dlrm"} <= set(names)
+    assert len(names) >= 30
+    assert not dop("import", "gallery:mlp", "-o", "g.json").code
+    assert not dop("place", "g.json", "-t", "cpu2", "-p", "heft", "-o", "a.json").code
+    assert not dop("execute", "g.json", "a.json", "-t", "cpu2").code
+    result = dop("import", "gallery:lama", "-o", "h.json")
+    assert result.code == 2
+    assert "did you mean `llama`" in result.err
+    assert dop("import", "g.json", "--full-size", "-o", "h.json").code == 2
+    assert dop("import", "gallery:mlp", "--full-size", "-o", "h.json").code == 2

@@ -1,5 +1,6 @@
 """Pieces on the engine: several outputs, tensors of their own, under any assignment."""
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -10,10 +11,11 @@ from engine.two_outputs import SIZE, expected_outputs, piece, two_outputs
 from doppler.assignment import Assignment
 from doppler.engine.engine import Engine, EngineConfig, execute
 from doppler.engine.pieces import Cell, Cells, bind_piece, compiled
-from doppler.errors import EngineError
+from doppler.errors import EngineError, OutOfMemoryError
 from doppler.graph import GraphBuilder, Kernel
 from doppler.graph.io import graph_from_json, graph_to_json
 from doppler.graph.signatures import signatures
+from doppler.topology import Topology
 
 
 @pytest.mark.parametrize("mode", ["dynamic", "fixed"])
@@ -142,3 +144,30 @@ def test_cells_are_emptied_after_their_last_use():
     copy = Cell()
     copy.take(kept)
     assert copy.value is not kept.value
+
+
+def small_devices(memory_bytes: float) -> Topology:
+    topology = Topology.preset("cpu2")
+    return replace(
+        topology, devices=tuple(replace(d, memory_bytes=memory_bytes) for d in topology.devices)
+    )
+
+
+@pytest.mark.parametrize("mode", ["dynamic", "fixed"])
+def test_what_pieces_return_counts_in_the_memory_of_their_device(mode):
+    graph, x = two_outputs(), torch.randn(SIZE, SIZE)
+    apart, together = (Assignment(devices=np.array([-1, *d])) for d in ((0, 0, 1), (0, 0, 0)))
+    with Engine("cpu2", "cpu", EngineConfig(mode=mode)) as engine:
+        needed = int(engine.peak_bytes(graph, together)[0])
+        assert needed >= graph.tensor_bytes.sum()
+        split = engine.peak_bytes(graph, apart)
+        assert (split > 0).all()
+    with Engine(small_devices(needed), "cpu", EngineConfig(mode=mode)) as engine:
+        found = engine.execute(graph, together, {"x": x}).outputs
+        assert torch.equal(found["w"], expected_outputs(x)["w"])
+        assert engine.peak_bytes(graph, together).max() <= needed
+    with (
+        Engine(small_devices(64), "cpu", EngineConfig(mode=mode)) as engine,
+        pytest.raises(OutOfMemoryError, match="device `core0` is out of memory"),
+    ):
+        engine.execute(graph, together, {"x": x})

@@ -1,11 +1,13 @@
 """Compiled modules: the module's own results, by a plan or, where none pays, by the module."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
 import doppler as dp
-from doppler.errors import ConfigError, EngineError, WrongTypeError
+from doppler.errors import ConfigError, EngineError, ModelError, WrongTypeError
 from doppler.frontends.gallery import make_example
 
 QUICK = dp.CompileConfig(placer="heft", budget_s=None)
@@ -51,6 +53,20 @@ def test_a_plan_explains_itself_and_can_be_traced(compiled):
     assert f"{len(plan.graph.assigned)} pieces on 2 devices" in text
     assert "cpu1" in text or "core1" in text
     assert int((~fast.trace().is_transfer).sum()) == len(plan.graph.assigned)
+
+
+def test_a_plan_tells_of_each_piece_and_has_a_report(compiled, tmp_path):
+    module, args, _ = make_example("mlp")
+    fast = compiled(module, args)
+    lines = fast.explain(pieces=True).splitlines()
+    assert sum("; otherwise " in line for line in lines) == len(fast.plan.graph.assigned)
+    fast(*args)
+    fast.report(tmp_path / "x.html")
+    page = (tmp_path / "x.html").read_text()
+    assert "doppler-report" in page
+    same = compiled(module, args, force=False)
+    with pytest.raises(EngineError, match="no plan to report on: a plan would save"):
+        same.report(tmp_path / "y.html")
 
 
 def test_other_shapes_are_compiled_when_they_come(compiled):
@@ -122,6 +138,84 @@ def test_weights_that_change_are_seen(compiled):
         assert torch.equal(fast(x), module(x))
 
 
+class Folded(nn.Module):
+    """A product with weights that is computed ahead."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 4))
+
+    def forward(self, x):
+        return x @ (self.weight * 2)
+
+
+def test_what_was_computed_ahead_is_computed_again(compiled):
+    module, x = Folded().eval(), torch.ones(2, 4)
+    fast = compiled(module, (x,))
+    with torch.no_grad():
+        assert torch.equal(fast(x), module(x))
+        module.weight.add_(1)
+        assert torch.equal(fast(x), module(x))
+    assert fast.plan is not None
+
+
+def test_other_parameters_parts_and_dtypes_are_compiled_again(compiled):
+    module, x = nn.Sequential(nn.Linear(4, 4), nn.Dropout()).eval(), torch.ones(2, 4)
+    fast = compiled(module, (x,))
+    with torch.no_grad():
+        module[0].weight = nn.Parameter(torch.zeros(4, 4))
+        assert torch.equal(fast(x), module(x))
+        module[0] = nn.Linear(4, 3).eval()
+        assert torch.equal(fast(x), module(x))
+        module.double()
+        assert torch.equal(fast(x.double()), module(x.double()))
+        assert fast.plan is not None
+        module[0].weight.data = torch.ones(3, 4, dtype=torch.float64)  # no version counts that
+        assert torch.equal(fast(x.double()), module(x.double()))
+        module[1].train()
+        fast(x.double())
+        assert "random" in fast.explain()
+
+
+def test_a_module_without_values_has_a_plan_and_cannot_be_called(compiled):
+    with torch.device("meta"):
+        module, x = nn.Linear(4, 4).eval(), torch.ones(2, 4)
+    fast = compiled(module, (x,))
+    assert fast.plan is not None
+    with pytest.raises(ModelError, match="has no values"):
+        fast(x)
+
+
+def test_keywords_may_come_in_any_order(compiled):
+    class Difference(nn.Module):
+        def forward(self, a, b):
+            return a - b
+
+    a, b = torch.ones(2), torch.zeros(2)
+    fast = compiled(Difference().eval(), (), {"b": b, "a": a})
+    assert fast(b=b, a=a).tolist() == fast(a=a, b=b).tolist() == [1, 1]
+    assert fast.plan is not None
+
+
+def test_a_module_that_changes_too_often_runs_as_it_is(compiled):
+    module, x = nn.Linear(4, 4).eval(), torch.ones(2, 4)
+    config = dp.CompileConfig(placer="heft", budget_s=None, max_shapes=1)
+    fast = compiled(module, (x,), config=config)
+    with torch.no_grad():
+        for _ in range(2):
+            module.weight = nn.Parameter(torch.randn(4, 4))
+            assert torch.equal(fast(x), module(x))
+    assert "changed 1 times" in fast.explain()
+
+
+def test_under_autocast_the_module_runs(compiled):
+    module, x = nn.Linear(4, 4).eval(), torch.ones(2, 4)
+    fast = compiled(module, (x,))
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        assert fast(x).dtype == torch.bfloat16
+    assert "autocast" in fast.explain()
+
+
 def test_a_cache_in_buffers_advances_as_the_modules(compiled):
     module, (x, _), _ = make_example("kv-cache")
     twin, _, _ = make_example("kv-cache")
@@ -132,6 +226,31 @@ def test_a_cache_in_buffers_advances_as_the_modules(compiled):
             assert torch.equal(fast(x + step, position), twin(x + step, position))
             fast.trace()
     assert torch.equal(module.keys, twin.keys)
+
+
+def memories(*sizes):
+    """Two CPU devices with that much memory each."""
+    topology = dp.Topology.preset("cpu2")
+    pairs = zip(topology.devices, sizes, strict=True)
+    return replace(topology, devices=tuple(replace(d, memory_bytes=m) for d, m in pairs))
+
+
+def test_a_model_that_no_device_can_hold_is_placed_within_limits_or_refused(compiled, caplog):
+    module = nn.Sequential(*(nn.Linear(64, 64) for _ in range(8))).eval()
+    x, weights = torch.ones(2, 64), 8 * (64 * 64 + 64) * 4
+    config = dp.CompileConfig(budget_s=0.3)
+    fast = compiled(module, (x,), topology=memories(0.7 * weights, 0.7 * weights), config=config)
+    with torch.no_grad():
+        assert torch.equal(fast(x), module(x))
+    assert fast.plan is not None
+    assert all(load.operations and load.peak_bytes <= 0.7 * weights for load in fast.plan.loads)
+    assert "no device has the memory" in fast.explain()
+    refused = compiled(module, (x,), topology=memories(0.3 * weights, 0.3 * weights), config=config)
+    assert refused.plan is None
+    assert "memory" in refused.explain()
+    assert "memory" in caplog.text
+    with torch.no_grad():
+        assert torch.equal(refused(x), module(x))  # as it is, on its own device
 
 
 def test_mistakes():

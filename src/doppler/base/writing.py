@@ -26,6 +26,7 @@ _MAGIC = {  # kinds that are recognised by their first bytes
     b"\x89PNG": "png",
     b"%PDF": "pdf",
     b"vertex,device,device_number\n": "csv",
+    b"vertex,module,kind,device,device_number,": "csv",
 }
 
 

@@ -8,7 +8,8 @@ import typer
 
 from doppler.cli.options import AsJson, Force, GraphOutput, Imports
 from doppler.cli.output import note, print_json, stdout, take_stdout
-from doppler.errors import ConfigError, MissingExtraError
+from doppler.errors import ConfigError, MissingExtraError, UnknownNameError
+from doppler.frontends.models.names import DESCRIPTIONS, PREFIX
 
 if TYPE_CHECKING:
     from doppler.graph import Graph
@@ -18,9 +19,25 @@ _SUFFIXES = (".pt2", ".pt", ".pth", ".pkl", ".pickle")
 _ARCHIVES = (b"PK\3\4", b"PK\5\6", b"\x80\2", b"\x80\3", b"\x80\4", b"\x80\5")  # zip, pickles
 _PROTO = b"\x08"  # the first field of an ONNX model
 
+Source = Annotated[
+    Path,
+    typer.Argument(
+        metavar="FILE|gallery:NAME",
+        help="The file to read; - for the standard input; or a model from `dop list models`.",
+    ),
+]
+FullSize = Annotated[
+    bool,
+    typer.Option(
+        "--full-size",
+        help="Of a model of the gallery: the size of the published model, without values: to be "
+        "placed and simulated, not run.",
+    ),
+]
+
 
 def import_graph(
-    file: Annotated[Path, typer.Argument(help="The file to read; - for the standard input.")],
+    file: Source,
     output: GraphOutput,
     format_name: Annotated[
         str | None,
@@ -38,6 +55,7 @@ def import_graph(
             "operation, or at most N pieces.",
         ),
     ] = "pieces",
+    full_size: FullSize = False,
     to: Annotated[
         str,
         typer.Option(metavar="NAME", help="Format to write in: doppler, dot, stg or wfformat."),
@@ -57,7 +75,8 @@ def import_graph(
     """Read a graph in any known format, or a PyTorch or ONNX model, and write it as a graph file.
 
     A PyTorch model is what torch.export.save writes (.pt2). The graph refers to the model's file
-    for the weights. With --to, the graph is written in another format.
+    for the weights. One of the gallery is small, and its graph runs with random weights. With
+    --to, the graph is written in another format.
 
     Example: dop import chainmm.txt -o chainmm.json
     """
@@ -69,7 +88,9 @@ def import_graph(
     kind = FORMAT if to == "doppler" else to
     check_output(output, kind=kind, inputs=(file,), force=force)
     sizes = _sizes(dims or ())
-    graph = _read(file, output, format_name, coarsen, sizes, imports or ())
+    graph = _build(file, coarsen, full_size=full_size) or _read(
+        file, output, format_name, coarsen, sizes, imports or ()
+    )
     write_text(output, graph_to_text(graph, to), kind=kind, force=force)
     _summarize(graph, output, as_json=as_json)
 
@@ -90,7 +111,7 @@ def _read(
         raise ConfigError("--dim is for ONNX models", hint="other graphs have no such dimensions")
     if kind not in (PT2, ONNX):
         return read_graph(file, format_name=format_name)
-    grain = int(coarsen) if coarsen.isdecimal() else coarsen
+    grain = _grain(coarsen)
     folder = "" if str(output) == STANDARD_STREAM else output.parent
     if kind == ONNX:
         from doppler.frontends.onnx.onnx_import import from_onnx
@@ -106,6 +127,29 @@ def _read(
         raise MissingExtraError("torch", "a PyTorch model", extra="torch") from None
     import_modules(imports)
     return read_model(file, coarsen=grain, folder=folder).graph
+
+
+def _build(file: Path, coarsen: str, *, full_size: bool) -> "Graph | None":
+    """The graph of a model of the gallery; None for a file."""
+    name = str(file).removeprefix(PREFIX)
+    if name == str(file):
+        if full_size:
+            raise ConfigError("--full-size is for models of the gallery", hint="dop list models")
+        return None
+    if name not in DESCRIPTIONS:
+        raise UnknownNameError("model", name, tuple(DESCRIPTIONS))
+    try:
+        from doppler.frontends.gallery import make_example
+        from doppler.frontends.models.full_size import make_full_example
+        from doppler.frontends.torch_export import from_torch
+    except ImportError:
+        raise MissingExtraError("torch", "a PyTorch model", extra="torch") from None
+    module, args, kwargs = make_full_example(name) if full_size else make_example(name)
+    return from_torch(module, args, kwargs, coarsen=_grain(coarsen), name=name).graph
+
+
+def _grain(coarsen: str) -> str | int:
+    return int(coarsen) if coarsen.isdecimal() else coarsen
 
 
 def _sizes(dims: Sequence[str]) -> dict[str, int]:

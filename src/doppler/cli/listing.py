@@ -17,12 +17,15 @@ class Kind(StrEnum):
     TOPOLOGIES = "topologies"
     STRATEGIES = "strategies"
     FORMATS = "formats"
+    MODELS = "models"
 
 
 def list_names(
     kind: Annotated[Kind, typer.Argument(help="What to list.")], as_json: AsJson = False
 ) -> None:
-    """List placers, workloads, topologies, strategies or formats.
+    """List placers, workloads, topologies, strategies, formats or models.
+
+    Models are those that `dop import gallery:NAME` builds with random weights.
 
     Example: dop list topologies
     """
@@ -32,6 +35,7 @@ def list_names(
         Kind.TOPOLOGIES: _topologies,
         Kind.STRATEGIES: _strategies,
         Kind.FORMATS: _formats,
+        Kind.MODELS: _models,
     }[kind]()
     if as_json:
         print_json([{"name": name, "description": text} for name, text in rows])
@@ -69,6 +73,12 @@ def _strategies() -> list[tuple[str, str]]:
     from doppler.scheduler.choose import STRATEGIES
 
     return list(STRATEGIES.items())
+
+
+def _models() -> list[tuple[str, str]]:
+    from doppler.frontends.models.names import DESCRIPTIONS
+
+    return list(DESCRIPTIONS.items())
 
 
 def _formats() -> list[tuple[str, str]]:

@@ -52,6 +52,15 @@ def complete_workload(begun: str) -> list[str]:
     return _starting_with(begun, list(WORKLOADS))
 
 
+DeviceMapFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--device-map",
+        metavar="FILE",
+        help="Of a PyTorch model: write the device of each module as JSON, as accelerate and "
+        "transformers take it.",
+    ),
+]
 GraphFile = Annotated[
     Path,
     typer.Argument(

@@ -10,6 +10,7 @@ import typer
 from doppler.cli.options import (
     AsJson,
     Cold,
+    DeviceMapFile,
     Force,
     GraphFile,
     Mode,
@@ -60,6 +61,7 @@ def place(
             "--output", "-o", metavar="FILE", help="Assignment to write: .json, or a table as .csv."
         ),
     ] = None,
+    device_map: DeviceMapFile = None,
     full: Annotated[
         bool, typer.Option("--full", help="List every vertex, however many there are.")
     ] = False,
@@ -91,9 +93,10 @@ def place(
 
     take_stdout(output, as_json=as_json)
     runtime = SimConfig(mode=mode)
+    inputs = (graph_file, topology_name, placer.partition(":")[2] or None)
     if output is not None:
-        inputs = (graph_file, topology_name, placer.partition(":")[2] or None)
         check_output(output, kind=output_kind(output), inputs=inputs, force=force)
+    check_output(device_map, kind="device map", inputs=(*inputs, output), force=force)
     chosen = make_placer(placer)
     graph = read_graph(graph_file)
     topology = find_topology(topology_name, graph, probe_again=probe)
@@ -112,6 +115,7 @@ def place(
     _log_members(solution)
     if output:
         write_assignment(assignment, output, force=force)
+    plans.write_device_map(assignment, problem, device_map, force=force)
     times = {"makespan_s": trace.makespan_s, "lower_bound_s": bound, "seconds": took}
     names = {"mode": mode, "placer": placer, "assignment": str(output) if output else None}
     summary = _summary(problem, solution, times, names, cold_s)
@@ -123,7 +127,7 @@ def place(
     stdout().print(_sentence(summary, plans.order_note(assignment, mode)))
     plans.print_memory_plan(assignment, graph)
     plans.print_cold_start(cold_s)
-    announce(output)
+    announce(output, device_map)
 
 
 def _summary(

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from math import inf, isfinite
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from doppler.cli.output import amount, note, print_json, seconds, stdout, table
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from doppler.sim import SimConfig
     from doppler.topology import Topology
 
+MAX_SPLIT = 8  # modules that are named where they are split
 MAX_LISTED = 40  # vertices up to which each is listed without being asked for
 
 
@@ -141,6 +143,25 @@ def plan_document(plan: Mapping[str, str], loads: Sequence["DeviceLoad"]) -> dic
         if not isfinite(row["memory_bytes"]):
             row["memory_bytes"] = None
     return {"devices": rows, "plan": dict(plan)}
+
+
+def write_device_map(
+    assignment: "Assignment", problem: "Problem", path: Path | None, *, force: bool
+) -> None:
+    """Write which device each module of a model gets, and say which modules are split."""
+    from doppler.frontends import device_map as maps
+
+    if path is None:
+        return
+    found = maps.device_map(problem.graph, assignment, problem.topology)
+    maps.write_device_map(found, path, force=force)
+    if found.split:
+        some = ", ".join(found.split[:MAX_SPLIT])
+        more = f" and {len(found.split) - MAX_SPLIT} more" if len(found.split) > MAX_SPLIT else ""
+        note(
+            f"{path} has whole modules: {some}{more} have operations on several devices, and get "
+            "the one that does most"
+        )
 
 
 def show_without_graph(assignment: "Assignment", *, full: bool, as_json: bool) -> None:

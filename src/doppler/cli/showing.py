@@ -9,8 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from doppler.cli.options import AsJson, Probe, complete_topology
-from doppler.cli.output import amount, factors, percent, print_json, seconds, stdout, table
+from doppler.cli.options import AsJson, DeviceMapFile, Force, Probe, complete_topology
+from doppler.cli.output import (
+    amount,
+    announce,
+    factors,
+    percent,
+    print_json,
+    seconds,
+    stdout,
+    table,
+    take_stdout,
+)
+from doppler.cli.plan_files import PlannedRun, check_outputs, write_outputs
 from doppler.cli.topologies import HERE, assumed_topology, find_topology
 from doppler.errors import ConfigError
 
@@ -50,6 +61,16 @@ def show(
     full: Annotated[
         bool, typer.Option("--full", help="List every vertex of an assignment.")
     ] = False,
+    operations: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Of an assignment with its graph: write what each operation does, where and when "
+            "(simulated), as .csv or .json.",
+        ),
+    ] = None,
+    device_map: DeviceMapFile = None,
+    force: Force = False,
     probe: Probe = False,
     as_json: AsJson = False,
 ) -> None:
@@ -71,8 +92,10 @@ def show(
         return
     text, source = decoded(data, target), source_name(target)
     kind = _kind(text, target)
-    if kind != ASSIGNMENT and (graph_file is not None or full):
-        raise ConfigError(f"{source} is no assignment", hint="leave out --graph and --full")
+    outputs = (operations, device_map)
+    if kind != ASSIGNMENT and (graph_file is not None or full or any(outputs)):
+        hint = "leave out --graph, --full, --operations and --device-map"
+        raise ConfigError(f"{source} is no assignment", hint=hint)
     if kind == TOPOLOGY:
         from doppler.topology import topology_from_text
 
@@ -83,7 +106,11 @@ def show(
         from doppler.assignment import assignment_from_json
 
         assignment = assignment_from_json(text, source)
-        _show_assignment(assignment, graph_file, topology_name, full, probe, as_json)
+        take_stdout(*outputs, as_json=as_json)
+        check_outputs(*outputs, assignment=target, graph=graph_file, force=force)
+        planned = _show_assignment(assignment, graph_file, topology_name, full, probe, as_json)
+        write_outputs(planned, *outputs, force=force)
+        announce(*(() if as_json else outputs))
     else:
         from doppler.formats import graph_from_text
 
@@ -140,8 +167,8 @@ def _show_assignment(
     full: bool,
     probe: bool,
     as_json: bool,
-) -> None:
-    """Which device each vertex gets; with its graph, also its plan and makespan."""
+) -> "PlannedRun | None":
+    """Which device each vertex gets; with its graph, also its plan and makespan, and these."""
     from doppler.cli.plans import (
         memory_document,
         order_note,
@@ -155,7 +182,7 @@ def _show_assignment(
         if topology_name is not None:
             raise ConfigError("--topology is for an assignment with its graph", hint="add --graph")
         show_without_graph(assignment, full=full, as_json=as_json)
-        return
+        return None
     from doppler.formats import read_graph
     from doppler.placers import gap, proven_bound_s
     from doppler.plan import device_loads
@@ -183,7 +210,7 @@ def _show_assignment(
         }
         summary |= {"placer": assignment.placer, "topology": topology.name, "graph": graph.name}
         print_json(summary | memory_document(assignment, graph) | plan_document(plan, loads))
-        return
+        return PlannedRun(assignment, problem, trace)
     print_plan(graph, plan, loads, full=full)
     by = f"{assignment.placer} " if assignment.placer else ""
     stdout().print(
@@ -191,6 +218,7 @@ def _show_assignment(
         f"gap {percent(gap(makespan, bound))}{order_note(assignment, mode)}"
     )
     print_memory_plan(assignment, graph)
+    return PlannedRun(assignment, problem, trace)
 
 
 def _print_topology(topology: "Topology") -> None:

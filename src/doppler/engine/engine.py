@@ -19,7 +19,7 @@ from doppler.engine.backends.base import Backend
 from doppler.engine.backends.registry import make_backend
 from doppler.engine.execution import Execution
 from doppler.engine.loaded import Loaded
-from doppler.engine.loops import DynamicLoop, FixedLoop, Loop, Times
+from doppler.engine.loops import DynamicLoop, FixedLoop, InlineLoop, Loop, Times
 from doppler.engine.prepared import Preparation, Prepared
 from doppler.errors import ConfigError, OutOfMemoryError
 from doppler.graph.graph import Graph
@@ -56,6 +56,8 @@ class EngineConfig:
     timeout_s: float = 60.0  # without any task ending, before a run is given up
     depth: int = 256  # tasks under way at a time in fixed mode; a run is stopped that much later
     capture: bool = False  # untimed runs in fixed mode as one CUDA graph, on that backend
+    # Results in fixed mode, where one CPU device does all: by the calling thread, without timeout.
+    inline: bool = False
     # CUDA, where another core is free: ask for ends without a pause for so long, then with naps.
     spin_s: float = 2e-3
 
@@ -69,6 +71,8 @@ class EngineConfig:
             raise ConfigError(f"timeout_s is {self.timeout_s}, must be positive")
         if self.capture and self.mode != FIXED:
             raise ConfigError("only a run in fixed order can be captured: mode must be `fixed`")
+        if self.inline and self.mode != FIXED:
+            raise ConfigError("only a run in fixed order can be inline: mode must be `fixed`")
         if not self.spin_s >= 0:
             raise ConfigError(f"spin_s is {self.spin_s}, must not be negative")
         if self.depth < 1:
@@ -184,11 +188,12 @@ class Engine:
         """(D,) bytes of each device's memory that a run takes: tensors, inputs and temporaries.
 
         With a memory plan these are the bytes that it was made for. Without one, tensors have
-        places of their own where memory allows.
+        places of their own where memory allows; what pieces return is gone after its last use, so
+        with them it is a bound.
         """
         if self._problem is None or self._problem.graph is not graph:
             self.load(graph)
-        return frozen(np.array(self._prepare(assignment, seed).arena_bytes, np.int64))
+        return frozen(np.array(self._prepare(assignment, seed).used_bytes, np.int64))
 
     def compute(
         self,
@@ -201,7 +206,7 @@ class Engine:
         """The results for these inputs, or for random ones; nothing is recorded of the run."""
         self._cancelled.clear()
         self.load(graph, inputs)
-        prepared, loop = self._loop(graph, assignment, seed)
+        prepared, loop = self._loop(graph, assignment, seed, inline=self.config.inline)
         self._drive(prepared, loop, timed=False)
         return self._results(prepared)
 
@@ -269,8 +274,10 @@ class Engine:
     def _give_up(self, error: BaseException) -> None:
         """Tell whoever else takes part in the run that it failed."""
 
-    def _loop(self, graph: Graph, assignment: Assignment, seed: int) -> tuple[Prepared, Loop]:
-        """A run that is about to begin."""
+    def _loop(
+        self, graph: Graph, assignment: Assignment, seed: int, *, inline: bool = False
+    ) -> tuple[Prepared, Loop]:
+        """A run that is about to begin; `inline` where that can be."""
         if self._problem is None or self._problem.graph is not graph:
             self.load(graph)
         assert self._problem is not None
@@ -279,6 +286,8 @@ class Engine:
             "timeout_s": config.timeout_s,
             "is_cancelled": self._cancelled.is_set,
         }
+        if inline and (by_hand := self.backend.inline(prepared.commands)):
+            return prepared, InlineLoop(prepared, self.topology, self.backend, by_hand, **limits)
         if config.mode == FIXED:
             limits |= {"depth": config.depth, "capture": config.capture}
             return prepared, FixedLoop(prepared, self._resources, self.backend, **limits)

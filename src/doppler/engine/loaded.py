@@ -34,7 +34,7 @@ class Loaded:
         self._placed: dict[tuple[int, int], torch.Tensor] = {}  # (tensor, memory)
         self._on_host: dict[int, torch.Tensor] = {}  # by tensor
         self._cells: dict[tuple[int, int], tuple[Cell, int]] = {}  # and the device of its memory
-        self._given: dict[int, tuple[Any, int | None]] = {}  # inputs, and which version of each
+        self._given: dict[int, tuple[Any, Any]] = {}  # inputs, and which version of each
         self._blocks: dict[int, torch.Tensor] = {}
         in_cells = np.array([is_piece(kernel_of(graph, v)) for v in range(graph.num_vertices)])
         self.in_cell = in_cells[graph.tensor_producer]  # (T,) whether no arena has a place for it
@@ -50,13 +50,19 @@ class Loaded:
                 if not graph.is_input[v]:
                     scratch[v] = self._checked(kernel_of(graph, v))
         # The graph with the bytes that it declares, or more where kernels need more. What is in a
-        # cell takes none of an arena.
-        sizes = np.maximum(graph.tensor_bytes, self.bytes)
+        # cell takes memory of a device, but none of an arena.
         self.sized = replace(
             graph,
-            tensor_bytes=np.where(self.in_cell, 0.0, sizes),
-            temporary_bytes=np.where(in_cells, 0.0, np.maximum(graph.temporary_bytes, scratch)),
+            tensor_bytes=np.maximum(graph.tensor_bytes, self.bytes),
+            temporary_bytes=np.maximum(graph.temporary_bytes, scratch),
         )
+        self.in_arena = self.sized
+        if in_cells.any():
+            self.in_arena = replace(
+                self.sized,
+                tensor_bytes=np.where(self.in_cell, 0.0, self.sized.tensor_bytes),
+                temporary_bytes=np.where(in_cells, 0.0, self.sized.temporary_bytes),
+            )
 
     def _checked(self, kernel: Kernel) -> int:
         """Bytes of a kernel's intermediate tensors, if it can run."""
@@ -76,7 +82,7 @@ class Loaded:
             given = random_blocks(self.graph)
         else:
             given = input_blocks(self.graph, inputs, skipped=self._unchanged(inputs))
-        self._given |= {t: (x, _version(x)) for t, x in given.items()}
+        self._given |= {t: (x, version_of(x)) for t, x in given.items()}
         self._blocks |= {t: _tensor(x, shared=bool(self.in_cell[t])) for t, x in given.items()}
         for (tensor, _), placed in self._placed.items():
             placed.copy_(self._blocks[tensor])
@@ -95,7 +101,7 @@ class Loaded:
         for v, tensor in self._inputs:
             x = inputs.get(names[v])
             before, version = self._given[tensor]
-            if x is before and version is not None and version == _version(x):
+            if x is before and version is not None and version == version_of(x):
                 found.append(v)
         return frozenset(found)
 
@@ -144,10 +150,13 @@ def _output_bytes(kernel: Kernel) -> list[int]:
     return [prod(shape) * torch_dtype(dtype).itemsize for shape, dtype in pairs]
 
 
-def _version(value: Any) -> int | None:
-    """A number that changes with the values of a tensor; None where nobody counts."""
+def version_of(value: Any) -> tuple[int, int] | None:
+    """What changes with the values of a tensor; None where nobody counts.
+
+    Its address counts too: `tensor.data = other` gives a tensor other memory, and is not counted.
+    """
     is_counted = isinstance(value, torch.Tensor) and not value.is_inference()
-    return value._version if is_counted else None
+    return (value._version, value.data_ptr()) if is_counted else None
 
 
 def _tensor(block: Array | torch.Tensor, *, shared: bool) -> torch.Tensor:

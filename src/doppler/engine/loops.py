@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from doppler.base.arrays import FloatArray
-from doppler.engine.backends.base import Backend, TaskError
+from doppler.engine.backends.base import Backend, Inline, TaskError
 from doppler.engine.prepared import Prepared
 from doppler.errors import EngineError
 from doppler.scheduler.state import SchedulerState
@@ -174,6 +174,50 @@ class DynamicLoop(Loop):
 
     def _since(self, task: int) -> str:
         return f"ready at {self._state.ready_s[task] * 1e3:.3f} ms and {super()._since(task)}"
+
+
+class InlineLoop(Loop):
+    """Runs all tasks of one device in the calling thread, in the order of a schedule.
+
+    Nothing is timed, and nothing ends a task that takes too long.
+    """
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        topology: Topology,
+        backend: Backend,
+        inline: Inline,
+        **options: Any,
+    ) -> None:
+        super().__init__(prepared, topology, backend, **options)
+        self._inline = inline
+
+    def run(self, *, timed: bool = True) -> None:
+        """Run all tasks."""
+        schedule, cells = self._prepared.schedule, self._prepared.cells
+        assert schedule is not None
+        assert not timed
+        cells.begin()
+        with self._inline.here():
+            for task in schedule.tasks.tolist():
+                try:
+                    for launch in self._inline.launches[task]:
+                        launch()
+                except Exception as error:
+                    self._started[task] = 0.0
+                    raise self._failure(task, error) from error
+                cells.release((task,))
+                self._ended += 1
+                if self._is_cancelled():
+                    raise EngineError("the run was cancelled")
+
+    def times(self) -> Times:
+        """There are none."""
+        raise NotImplementedError
+
+    def _check_time(self) -> None:
+        """Nobody asks."""
 
 
 class FixedLoop(Loop):

@@ -4,7 +4,8 @@ A piece is data, so that a graph file holds it whole. Its kernel has the op `pie
 attributes
 
 - `calls`: a list of `[name, arguments, keywords]`: `["aten.relu.default", [{"in": 0}], {}]`;
-- `returns`: what the piece returns, a reference for each output.
+- `returns`: what the piece returns, a reference for each output;
+- `results` and `modules`, for people and other programs: names of outputs, paths of modules.
 
 `{"in": k}` is what fills input slot k, `{"at": i}` what call i returned, `{"at": [i, j]}` part j of
 it. `{"dtype": "float32"}`, `{"memory_format": "channels_last"}`, `{"layout": "strided"}`,

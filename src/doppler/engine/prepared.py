@@ -42,7 +42,7 @@ class Prepared:
     cells: Cells  # what pieces and transfers of their outputs write
     in_place: list[tuple[int, torch.Tensor]]  # input tensors, and where they are before a run
     overwrites: bool  # whether a run takes the places of some of those
-    arena_bytes: list[int]  # of each device
+    used_bytes: list[int]  # of each device
     outside: frozenset[int] = frozenset()  # tasks that others start
     grants: dict[int, int] = field(default_factory=dict)  # by task: the transfer it lets begin
 
@@ -69,7 +69,8 @@ class PlannedTasks(NamedTuple):
 
     tasks: Tasks
     table: TaskTable  # with what the layout adds
-    places: Places
+    places: Places  # in arenas
+    used_bytes: list[int]  # of each device, arenas and what pieces return
     schedule: Schedule | None  # of a run in fixed order
 
 
@@ -104,7 +105,7 @@ class Preparation:
         if plan is not None and self._loaded is not None and self._loaded.in_cell.any():
             raise ConfigError(
                 "a memory plan cannot run for a graph of pieces, whose tensors have no places",
-                hint="use devices with more memory",
+                hint="use devices with more memory, or more of them",
             )
         plain = enumerate_tasks(graph, topology, assignment.devices)
         tasks = with_moves(topology, plain, plan)
@@ -128,15 +129,23 @@ class Preparation:
             return planned_order
 
         sized = graph if self._loaded is None else self._loaded.sized
-        copies = copies_in_run(sized, plain, plan)
         options = {"planned": plan is not None, "limit": self._limit_memory}
-        places = make_layout(sized, topology, plain, copies, order, **options)
-        table = task_table(graph, topology, tasks, places.after, plan)
-        return PlannedTasks(tasks, table, places, schedule() if self._fixed else None)
+
+        def layout(sized: Graph) -> Places:
+            copies = copies_in_run(sized, plain, plan)
+            return make_layout(sized, topology, plain, copies, order, **options)
+
+        account = places = layout(sized)
+        if self._loaded is not None and self._loaded.in_arena is not sized:
+            places = layout(self._loaded.in_arena)
+        after = sorted({*account.after, *places.after})
+        table = task_table(graph, topology, tasks, after, plan)
+        fixed = schedule() if self._fixed else None
+        return PlannedTasks(tasks, table, places, account.top, fixed)
 
     def prepare(self, assignment: Assignment, tables: PlannedTasks) -> Prepared:
         """An assignment bound to the memory and the streams or threads of the backend."""
-        graph, (tasks, table, places, schedule) = self._problem.graph, tables
+        graph, (tasks, table, places, used_bytes, schedule) = self._problem.graph, tables
         behind = None
         if schedule is not None:
             rooms = [-1] * len(table.needs)
@@ -168,7 +177,7 @@ class Preparation:
             cells=values.cells if values else Cells(),
             in_place=[(c.tensor, values.of(c)) for c in in_place] if values else [],
             overwrites=bool(places.after) and not all(copy.is_kept for copy in in_place),
-            arena_bytes=places.top,
+            used_bytes=used_bytes,
         )
 
     def _bind(self, tasks: Tasks, actions: list[Action | None], behind: Behind | None) -> Commands:

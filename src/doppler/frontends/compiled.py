@@ -1,7 +1,8 @@
 """compile: a module as a callable that runs on all devices of a machine."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
@@ -9,12 +10,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch.utils._pytree import tree_flatten
+from torch.utils._pytree import TreeSpec, tree_flatten
 
 from doppler.assignment import Assignment
 from doppler.engine.engine import Engine, EngineConfig
-from doppler.errors import ConfigError, DopplerError, EngineError, WrongTypeError
+from doppler.errors import (
+    ConfigError,
+    DopplerError,
+    EngineError,
+    ModelError,
+    OutOfMemoryError,
+    WrongTypeError,
+)
 from doppler.frontends.coarsen import PIECES, check_coarsening
+from doppler.frontends.compilation.explaining import explanation, write_plan_report
+from doppler.frontends.compilation.guards import ModuleGuard, ValuesGuard, arguments_guard
+from doppler.frontends.device_map import DeviceMap, device_map
 from doppler.frontends.torch_export import from_torch
 from doppler.frontends.torch_model import TorchModel
 from doppler.graph.graph import Graph
@@ -45,7 +56,7 @@ class CompileConfig:
     budget_s: float | None = 2.0  # for a placer that searches; None for one that does not
     coarsen: str | int = PIECES  # as `from_torch` takes it
     min_gain: float = 0.05  # predicted, against the best single device, for a plan to pay
-    max_shapes: int = 8  # sets of shapes that are compiled
+    max_shapes: int = 8  # sets of shapes that are compiled, and times that a module may change
 
     def __post_init__(self) -> None:
         check_coarsening(self.coarsen)
@@ -72,23 +83,44 @@ class CompiledPlan:
         """The part of the time on a single device that is saved."""
         return 1 - self.predicted_s / self.single_s if self.single_s else 0.0
 
+    def device_map(self) -> DeviceMap:
+        """The devices of the module's parts, as `accelerate` and `transformers` take them."""
+        return device_map(self.graph, self.assignment, self.topology)
+
 
 class _Ready:
     """A module for one set of shapes, on an engine of its own, with its weights in place."""
 
     def __init__(self, model: TorchModel, plan: CompiledPlan, backend: str) -> None:
         self.model, self.plan = model, plan
-        self._engine = Engine(plan.topology, backend, EngineConfig(mode=plan.mode))
+        inline = sum(each.operations > 0 for each in plan.loads) == 1
+        mode = FIXED if inline else plan.mode  # on one device there is nothing to choose
+        self._engine = Engine(plan.topology, backend, EngineConfig(mode=mode, inline=inline))
+        self._sources = ValuesGuard(model.sources)
+        self._has_values = not any(each.is_meta for each in model.weights.values())
 
-    def run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """What the module returns."""
-        inputs = self.model.inputs(*args, **kwargs)
-        plan = self.plan
+    def is_current(self) -> bool:
+        """Whether what was computed ahead is still what it would be."""
+        return self._sources.holds()
+
+    def run(
+        self,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        leaves: Sequence[Any],
+        spec: TreeSpec,
+    ) -> Any:
+        """What the module returns for these arguments, which flatten to those leaves."""
+        model, plan = self.model, self.plan
+        if spec == model.in_spec and self._has_values:
+            inputs = {**model.weights, **model.named_inputs(leaves, spec)}
+        else:  # keywords in another order, or weights without values, which is an error
+            inputs = model.inputs(*args, **kwargs)
         results = self._engine.compute(plan.graph, plan.assignment, inputs)
-        leaves = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, torch.Tensor)]
-        if leaves and leaves[0].device.type != "cpu":
-            results = {name: x.to(leaves[0].device) for name, x in results.items()}
-        return self.model.outputs(results, inputs)
+        given = next((x.device for x in leaves if isinstance(x, torch.Tensor)), None)
+        if given is not None and given.type != "cpu":
+            results = {name: x.to(given) for name, x in results.items()}
+        return model.outputs(results, inputs)
 
     def trace(self) -> Trace:
         """A measured run with the arguments of the last one; buffers keep their values."""
@@ -107,9 +139,9 @@ class CompiledModule:
     """A module that runs by a plan; called as the module is, and returns what it returns.
 
     Weights are where they are needed from the first call on. Other shapes, dtypes or constants than
-    before are compiled when they first come. Nothing is recorded for gradients: where one is
-    needed, in training mode, and where a plan would not pay, the module itself runs; `explain` says
-    why.
+    before are compiled when they first come, and so is a module whose parameters or parts were
+    replaced. Nothing is recorded for gradients: where one is needed, in training mode, under
+    autocast, and where a plan would not pay, the module itself runs; `explain` says why.
 
     >>> import doppler as dp, torch
     >>> module = torch.nn.Linear(4, 2).eval()
@@ -131,76 +163,109 @@ class CompiledModule:
         self._backend, self._force = backend, force
         self._ready: dict[Any, _Ready | str] = {}  # by guard: a plan, or why there is none
         self._last: _Ready | str = "it has not been called"
+        self._module_guard, self._changes = ModuleGuard(module), 0
         self._lock = Lock()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the module returns."""
+        leaves, spec = tree_flatten((args, kwargs))
         with self._lock:
-            ready = self._last = self._find(args, kwargs)
+            ready = self._last = self._find(args, kwargs, leaves, spec)
             if isinstance(ready, _Ready):
-                return ready.run(args, kwargs)
+                return ready.run(args, kwargs, leaves, spec)
         return self._module(*args, **kwargs)
+
+    def prepare(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Compile for such arguments, without a call."""
+        with self._lock:
+            self._last = self._find(args, kwargs, *tree_flatten((args, kwargs)))
 
     @property
     def plan(self) -> CompiledPlan | None:
         """The plan of the last call; None where the module itself ran."""
         return self._last.plan if isinstance(self._last, _Ready) else None
 
-    def explain(self) -> str:
-        """What runs where and why, of the last call, for people."""
+    def explain(self, *, pieces: bool = False) -> str:
+        """What runs where and why, of the last call, for people.
+
+        With `pieces`, there is a line for each piece: its device, and what the predicted time
+        would be if this piece alone were on another.
+        """
         if isinstance(self._last, str):
             return f"runs as it is: {self._last}"
-        plan = self._last.plan
-        lines = [
-            f"{len(plan.graph.assigned)} pieces on {plan.topology.num_devices} devices of "
-            f"{plan.topology.name}, mode {plan.mode}: predicted {_ms(plan.predicted_s)}, "
-            f"{100 * plan.gain:.0f} % less than {_ms(plan.single_s)} on one device"
-        ]
-        lines += [
-            f"  {each.device}: {each.operations} pieces, computes {_ms(each.exec_s)}, receives "
-            f"{each.bytes_in / 1e6:.3g} MB, holds up to {each.peak_bytes / 1e6:.3g} MB"
-            for each in plan.loads
-        ]
-        return "\n".join(lines)
+        return explanation(self._last.plan, pieces=pieces)
+
+    def report(self, path: str | Path, *, force: bool = False) -> None:
+        """Write an HTML page: the plan of the last call as predicted, and as it is measured now."""
+        with self._lock:
+            ready = self._planned("report on")
+            measured = ready.trace()
+        write_plan_report(ready.plan, measured, path, force=force)
 
     def trace(self) -> Trace:
         """A measured run with the arguments of the last call."""
         with self._lock:
-            if isinstance(self._last, str):
-                raise EngineError(f"there is no plan to trace: {self._last}")
-            return self._last.trace()
+            return self._planned("trace").trace()
 
     def close(self) -> None:
         """Give back threads and memory; the next call makes them anew."""
         with self._lock:
-            for ready in self._ready.values():
-                if isinstance(ready, _Ready):
-                    ready.close()
-            self._ready.clear()
+            self._drop()
 
-    def _find(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _Ready | str:
+    def _drop(self) -> None:
+        for ready in self._ready.values():
+            if isinstance(ready, _Ready):
+                ready.close()
+        self._ready.clear()
+
+    def _planned(self, what: str) -> _Ready:
+        if isinstance(self._last, str):
+            raise EngineError(f"there is no plan to {what}: {self._last}")
+        return self._last
+
+    def _find(
+        self,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        leaves: Sequence[Any],
+        spec: TreeSpec,
+    ) -> _Ready | str:
         """What is ready for such arguments, or made ready now; or why nothing is."""
-        leaves, spec = tree_flatten((args, kwargs))
         if self._module.training:
             return "it is in training mode"
         if torch.is_grad_enabled() and any(
             isinstance(x, torch.Tensor) and x.requires_grad for x in leaves
         ):
             return "an argument requires a gradient"
+        if torch._C._is_any_autocast_enabled():
+            return "autocast is on"
         try:
-            guard = (str(spec), tuple(map(_guard, leaves)))
-            hash(guard)
+            guard = arguments_guard(leaves, spec)
         except TypeError:
             return "an argument is neither a tensor nor a constant"
+        limit = self._config.max_shapes
+        if not self._holds(guard):
+            self._changes += 1
+            self._drop()
+            self._module_guard = ModuleGuard(self._module)
+        if self._changes > limit:
+            return f"it was changed {limit} times after it was compiled, as often as may be"
         if guard not in self._ready:
-            if len(self._ready) >= self._config.max_shapes:
-                return f"{self._config.max_shapes} sets of shapes were compiled, as many as may be"
+            if len(self._ready) >= limit:
+                return f"{limit} sets of shapes were compiled, as many as may be"
             self._ready[guard] = self._compile(args, kwargs)
         return self._ready[guard]
+
+    def _holds(self, guard: Any) -> bool:
+        """Whether the module is as it was compiled."""
+        ready = self._ready.get(guard)
+        is_current = not isinstance(ready, _Ready) or ready.is_current()
+        return is_current and self._module_guard.holds()
 
     def _compile(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _Ready | str:
         try:
             model = from_torch(self._module, args, kwargs, coarsen=self._config.coarsen)
+            self._check_buffers(model)
             plan = make_plan(model.graph, self._topology, self._config)
         except DopplerError as error:
             _log.warning("the module runs as it is: %s", error.message)
@@ -214,6 +279,12 @@ class CompiledModule:
             _log.info("the module runs as it is: %s", reason)
             return reason
         return _Ready(model, plan, self._backend)
+
+    def _check_buffers(self, model: TorchModel) -> None:
+        """A run writes to the module's own buffers, or to copies that the module never sees."""
+        copied = [name for name in model.mutated if model.weights[name].device.type == "cpu"]
+        if copied and self._backend == "cuda":
+            raise ModelError(f"it writes its buffer `{copied[0]}`, which is on the host")
 
 
 def compile(  # noqa: A001
@@ -245,36 +316,55 @@ def compile(  # noqa: A001
     config = config or CompileConfig()
     if budget_s is not None:
         config = replace(config, budget_s=budget_s)
+    compiled = make_compiled(module, config, topology=topology, backend=backend, force=force)
+    compiled.prepare(tuple(example_inputs), dict(example_kwargs or {}))
+    return compiled
+
+
+def make_compiled(
+    module: torch.nn.Module,
+    config: CompileConfig,
+    *,
+    topology: Topology | str | Path = HERE,
+    backend: str | None = None,
+    force: bool = False,
+) -> CompiledModule:
+    """A compiled module without any plan yet."""
     machine = this_machine() if topology == HERE else as_topology(topology)
     on_gpus = any(device.address.startswith("cuda") for device in machine.devices)
-    compiled = CompiledModule(
-        module,
-        machine,
-        config,
-        backend=backend or ("cuda" if on_gpus else "cpu"),
-        force=force,
-    )
-    with compiled._lock:
-        compiled._last = compiled._find(tuple(example_inputs), dict(example_kwargs or {}))
-    return compiled
+    backend = backend or ("cuda" if on_gpus else "cpu")
+    return CompiledModule(module, machine, config, backend=backend, force=force)
 
 
 def make_plan(graph: Graph, topology: Topology, config: CompileConfig) -> CompiledPlan:
     """The best of what the placer finds and of all vertices on one device, as predicted."""
     problem = Problem(graph, topology)
-    found = _predictions(problem, place(graph, topology, config.placer, budget_s=config.budget_s))
+    placed = place(graph, topology, config.placer, budget_s=config.budget_s)
+    # What pieces return has no place from which a memory plan could move it to the host.
+    found = _predictions(problem, placed) if placed.memory is None else []
     single_s = float("inf")
     for d in range(topology.num_devices):
-        try:
-            alone = _predictions(problem, Assignment(devices=np.where(graph.is_input, -1, d)))
-        except DopplerError:  # it has too little memory
-            continue
-        single_s = min(single_s, alone[0].trace.makespan_s)
+        alone = _predictions(problem, Assignment(devices=np.where(graph.is_input, -1, d)))
+        if alone:  # else it has too little memory
+            single_s = min(single_s, alone[0].trace.makespan_s)
         found += alone
+    if not found:
+        raise _too_large(graph, topology)
     best = min(found, key=lambda each: each.trace.makespan_s)
     loads = tuple(device_loads(graph, topology, best.trace))
     predicted_s = best.trace.makespan_s
     return CompiledPlan(graph, topology, best.assignment, best.mode, predicted_s, single_s, loads)
+
+
+def _too_large(graph: Graph, topology: Topology) -> OutOfMemoryError:
+    weights = float(graph.tensor_bytes[graph.is_resident[graph.tensor_producer]].sum())
+    devices = ", ".join(f"`{d.name}` {d.memory_bytes / 1e9:.3g} GB" for d in topology.devices)
+    return OutOfMemoryError(
+        f"`{graph.name}`, with {weights / 1e9:.3g} GB of weights, fits no assignment that was "
+        f"found on the devices of {topology.name} ({devices}) unless tensors are moved to the host "
+        "and back, which pieces of a model cannot",
+        hint="use devices with more memory, or more of them",
+    )
 
 
 class _Prediction(NamedTuple):
@@ -284,21 +374,10 @@ class _Prediction(NamedTuple):
 
 
 def _predictions(problem: Problem, assignment: Assignment) -> list[_Prediction]:
-    """An assignment in each mode, the faster first."""
+    """An assignment in each mode that has the memory, the faster first."""
     found = []
     for mode in (DYNAMIC, FIXED):
         simulator = Simulator(problem, SimConfig(mode=mode))
-        found.append(_Prediction(assignment, mode, simulator.run(problem.graph, assignment)))
+        with suppress(OutOfMemoryError):
+            found.append(_Prediction(assignment, mode, simulator.run(problem.graph, assignment)))
     return sorted(found, key=lambda each: each.trace.makespan_s)
-
-
-def _guard(leaf: Any) -> Any:
-    """What a plan relies on of an argument."""
-    if isinstance(leaf, torch.Tensor):
-        return tuple(leaf.shape), leaf.dtype, leaf.device
-    hash(leaf)
-    return type(leaf), leaf
-
-
-def _ms(seconds: float) -> str:
-    return f"{1e3 * seconds:.3g} ms"

@@ -18,6 +18,7 @@ from torch.fx import Node
 from doppler.errors import ModelError
 from doppler.frontends.nodes import check_plain, is_check, is_tensor, is_view
 
+_GRADIENTS = (OutputKind.GRADIENT_TO_PARAMETER, OutputKind.GRADIENT_TO_USER_INPUT)
 _KEPT = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 
@@ -30,9 +31,12 @@ class Folded:
     arguments: tuple[Node | Any, ...]  # a node for each tensor of the user, else the constant
     weights: Mapping[Node, torch.Tensor]  # what stays, by node; of those that are read
     names: Mapping[Node, str]  # of weights: where in the module they are
+    state: Mapping[Node, str]  # of parameters and buffers that are saved: their names
     constants: Mapping[Node, Any]  # numbers that were computed ahead
     results: tuple[Node | Any, ...]  # a live node or the user's tensor, else what is returned
     mutations: Mapping[Node, Node]  # new values of buffers, by the nodes of these
+    sources: tuple[torch.Tensor, ...]  # what stays and was computed with
+    gradients: Mapping[str, Node | Any]  # of a joint graph, by parameter; as results are
 
 
 def fold(program: ExportedProgram) -> Folded:
@@ -40,7 +44,7 @@ def fold(program: ExportedProgram) -> Folded:
     by_name = {node.name: node for node in program.graph.nodes}
     values, names = _kept(program, by_name)
     arguments = _arguments(program, by_name)
-    results, mutations = _outputs(program, by_name)
+    results, mutations, gradients = _outputs(program, by_name)
     calls = [n for n in program.graph.nodes if n.op == "call_function" and not is_check(n)]
     for node in calls:
         check_plain(node)
@@ -57,6 +61,10 @@ def fold(program: ExportedProgram) -> Folded:
             free.add(node)
             needed.discard(node)
             needed |= {n for n in node.all_input_nodes if n not in live}
+
+    def found(each: Node | Any) -> Node | Any:
+        return ahead.value(each) if isinstance(each, Node) and each not in live else each
+
     constants = {node: ahead.value(node) for node in by_name.values() if node in needed}
     weights = {n: value for n, value in constants.items() if isinstance(value, torch.Tensor)}
     weights |= {buffer: values[buffer] for buffer in mutations}
@@ -66,12 +74,12 @@ def fold(program: ExportedProgram) -> Folded:
         arguments=arguments,
         weights=weights,
         names=_unique_names(weights, names, arguments),
+        state={node: name for node, name in names.items() if name in program.state_dict},
         constants={n: value for n, value in constants.items() if n not in weights},
-        results=tuple(
-            ahead.value(each) if isinstance(each, Node) and each not in live else each
-            for each in results
-        ),
+        results=tuple(found(each) for each in results),
+        gradients={name: found(each) for name, each in gradients.items()},
         mutations=mutations,
+        sources=tuple(ahead.sources.values()),
     )
 
 
@@ -95,6 +103,8 @@ class _Ahead:
 
     def __init__(self, values: Mapping[Node, torch.Tensor]) -> None:
         self._values: dict[Node, Any] = dict(values)
+        self._given = values
+        self.sources: dict[Node, torch.Tensor] = {}  # of these, what was computed with
 
     def value(self, node: Node) -> Any:
         """The value of a node; on the meta device, where that of an operand is there."""
@@ -113,6 +123,7 @@ class _Ahead:
         if node.op != "call_function":
             raise ModelError(f"the model reads `{node.name}`, which has no value")
         operands = [self._values[n] for n in node.all_input_nodes]
+        self.sources |= {n: self._given[n] for n in node.all_input_nodes if n in self._given}
         if any(_is_meta(x) for x in operands):
             return torch.utils._pytree.tree_map(_like, node.meta["val"])
         args, kwargs = torch.fx.node.map_arg(
@@ -167,16 +178,18 @@ def _arguments(program: ExportedProgram, by_name: Mapping[str, Node]) -> tuple[N
 
 def _outputs(
     program: ExportedProgram, by_name: Mapping[str, Node]
-) -> tuple[tuple[Node | Any, ...], dict[Node, Node]]:
-    """What is returned, and what is written to buffers."""
+) -> tuple[tuple[Node | Any, ...], dict[Node, Node], dict[str, Node]]:
+    """What is returned, what is written to buffers, and gradients by the names of parameters."""
     results: list[Node | Any] = []
-    mutations = {}
+    mutations, gradients = {}, {}
     buffers = program.graph_signature.inputs_to_buffers
     nodes = {target: by_name[name] for name, target in buffers.items()}
     for spec in program.graph_signature.output_specs:
         is_tensor_output = isinstance(spec.arg, TensorArgument)
         if spec.kind == OutputKind.BUFFER_MUTATION:
             mutations[nodes[str(spec.target)]] = by_name[spec.arg.name]
+        elif spec.kind in _GRADIENTS and is_tensor_output:
+            gradients[str(spec.target)] = by_name[spec.arg.name]
         elif spec.kind == OutputKind.USER_INPUT_MUTATION:
             raise ModelError(
                 f"the model changes its input `{spec.target}` in place",
@@ -190,7 +203,7 @@ def _outputs(
             raise ModelError(
                 f"the model returns a {type(spec.arg).__name__}, which cannot be imported"
             )
-    return tuple(results), mutations
+    return tuple(results), mutations, gradients
 
 
 def _unique_names(

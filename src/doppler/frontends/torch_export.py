@@ -14,6 +14,7 @@ from doppler.engine.pieces import PIECE
 from doppler.errors import ModelError
 from doppler.frontends.calls import CallWriter, PieceCalls
 from doppler.frontends.coarsen import NONE, PIECES, check_coarsening, make_pieces
+from doppler.frontends.device_map import STATE, UNREAD
 from doppler.frontends.fold import Folded, fold, owner
 from doppler.frontends.node_costs import NodeCosts, temporary_bytes
 from doppler.frontends.nodes import (
@@ -29,6 +30,7 @@ from doppler.frontends.torch_model import Named, TorchModel
 from doppler.graph.builder import GraphBuilder
 from doppler.graph.graph import Kernel
 from doppler.graph.ops import InputKind, OpKind
+from doppler.plan import MODULES
 
 _PRODUCTS = frozenset({"linear", "matmul", "mm", "addmm", "bmm", "baddbmm", "addbmm", "einsum"})
 
@@ -53,22 +55,28 @@ def from_torch(
     >>> dp.from_torch(module, (torch.ones(1, 8),)).graph.kinds
     ('input', 'input', 'input', 'matmul', 'input', 'input', 'matmul')
     """
+    check_coarsening(coarsen)
+    with torch.no_grad():
+        program = exported(module, args, kwargs)
+    return from_program(program, coarsen=coarsen, name=name or type(module).__name__)
+
+
+def exported(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None
+) -> ExportedProgram:
+    """What torch.export makes of a module; a `ModelError` where it cannot."""
     if not isinstance(module, torch.nn.Module):
         raise ModelError(f"`module` is a {type(module).__name__}, not a torch.nn.Module")
     if not isinstance(args, (tuple, list)):
         raise ModelError("`args` must be a tuple of the module's arguments")
-    check_coarsening(coarsen)
-    with _quiet(), torch.no_grad():
+    with quiet():
         try:
-            program = torch.export.export(module, tuple(args), dict(kwargs or {}), strict=False)
-        except ModelError:
-            raise
+            return torch.export.export(module, tuple(args), dict(kwargs or {}), strict=False)
         except Exception as error:  # what a module raises while it is traced may be anything
             raise ModelError(
                 f"torch.export cannot trace the module: {type(error).__name__}: {_first(error)}",
                 hint="branches on values of tensors need torch.cond; see torch.export's guide",
             ) from error
-    return from_program(program, coarsen=coarsen, name=name or type(module).__name__)
 
 
 def from_program(
@@ -80,7 +88,7 @@ def from_program(
 ) -> TorchModel:
     """An exported program as a graph."""
     check_coarsening(coarsen)
-    with _quiet(), torch.no_grad():
+    with quiet(), torch.no_grad():
         try:
             functional = program.run_decompositions({})
         except Exception as error:  # as above
@@ -102,6 +110,7 @@ class _Importer:
         self._weights: dict[str, torch.Tensor] = {}
         self._shared: dict[Any, int] = {}  # tensors by memory: tied weights are one input
         self._taken: set[str] = set()  # names of vertices
+        self._read: set[str] = set()  # what is read of the module's state
 
     def model(self) -> TorchModel:
         """The graph and what belongs to it."""
@@ -113,6 +122,12 @@ class _Importer:
             if isinstance(node, Node):  # what nobody reads is an input nonetheless
                 self._input(node)
         given = {n for n in folded.arguments if isinstance(n, Node)}
+        unread = [name for name in self._program.state_dict if name not in self._read]
+        if unread:
+            self._builder.provenance = {
+                **(self._builder.provenance or {}),
+                UNREAD: "\n".join(unread),
+            }
         return TorchModel(
             graph=self._builder.build(),
             weights=self._weights,
@@ -124,6 +139,11 @@ class _Importer:
             in_spec=spec.in_spec,
             out_spec=spec.out_spec,
             mutated=tuple(folded.names[buffer] for buffer in folded.mutations),
+            sources=folded.sources,
+            gradients={
+                name: Named(results[node]) if isinstance(node, Node) else node
+                for name, node in folded.gradients.items()
+            },
         )
 
     def _pieces(self, results: set[Node]) -> list[tuple[list[Node], list[Node]]]:
@@ -159,6 +179,8 @@ class _Importer:
         made = [tensors_of(value)[0] for value in piece.outputs]
         attributes: dict[str, Any] = {"calls": piece.calls, "returns": piece.returns}
         attributes["results"] = [results.get(value) for value in piece.outputs]
+        paths = dict.fromkeys(map(_module_of, (nodes[head], *nodes)))
+        attributes[MODULES] = list(paths)
         shapes, dtypes = tuple(map(shape_of, made)), tuple(map(dtype_name, made))
         name = self._vertex_name(nodes[head])
         vertex = self._builder.vertex(
@@ -186,8 +208,11 @@ class _Importer:
             name = self._folded.names.get(value, value.name)
             like = tensors_of(value)[0] if weight is None else weight
             shape, dtype = shape_of(like), dtype_name(like)
-            block = {"block": [[0, size] for size in shape]}
-            kernel = Kernel("input", (), (shape,), (dtype,), block)
+            attributes: dict[str, Any] = {"block": [[0, size] for size in shape]}
+            if (state := self._folded.state.get(value)) is not None:
+                attributes[STATE] = state
+                self._read.add(state)
+            kernel = Kernel("input", (), (shape,), (dtype,), attributes)
             self._taken.add(name)
             kind = InputKind.STREAMED if weight is None else InputKind.RESIDENT
             options: Any = {"meta_op": name, "dtype": dtype, "input_kind": kind}
@@ -201,8 +226,7 @@ class _Importer:
 
     def _vertex_name(self, node: Node) -> str:
         """Where in the module a node is, or its own name if that is taken."""
-        stack = list(node.meta.get("nn_module_stack", {}).values())
-        path = stack[-1][0] if stack else ""
+        path = _module_of(node)
         name = f"{path}.{node.name}" if path in self._taken or not path else path
         name = name.removeprefix(".")
         while name in self._taken or name in self._folded.names.values():
@@ -220,7 +244,16 @@ class _Importer:
         for path, node in zip(paths, found, strict=True):
             if isinstance(node, Node) and node not in given:
                 names.setdefault(node, ".".join(map(_word, path)) or "output")
+        for parameter, node in self._folded.gradients.items():
+            if isinstance(node, Node):
+                names.setdefault(node, f"gradient.{parameter}")
         return names
+
+
+def _module_of(node: Node) -> str:
+    """The path of the innermost module that calls a node; empty for that of all."""
+    stack = list(node.meta.get("nn_module_stack", {}).values())
+    return str(stack[-1][0]) if stack else ""
 
 
 def _word(key: Any) -> str:
@@ -252,7 +285,7 @@ def _first(error: BaseException) -> str:
 
 
 @contextmanager
-def _quiet() -> Any:
+def quiet() -> Any:
     """Without torch's warnings about what it is asked to do here."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -45,6 +45,8 @@ class TorchModel:
     in_spec: TreeSpec = field(repr=False)  # of (args, kwargs)
     out_spec: TreeSpec = field(repr=False)
     mutated: tuple[str, ...] = ()  # weights that a run changes
+    sources: tuple[torch.Tensor, ...] = ()  # of the module: with other values, import it again
+    gradients: Mapping[str, Named | Any] = field(default_factory=dict)  # of a joint graph, by name
 
     def __repr__(self) -> str:
         return f"<TorchModel: {self.graph!r}, {len(self.weights)} weights>"
@@ -69,7 +71,10 @@ class TorchModel:
         order = self.in_spec.children()[1].context  # names of keywords
         if set(order) == set(kwargs):
             kwargs = {name: kwargs[name] for name in order}
-        leaves, spec = tree_flatten((args, kwargs))
+        return self.named_inputs(*tree_flatten((args, kwargs)))
+
+    def named_inputs(self, leaves: Sequence[Any], spec: TreeSpec) -> dict[str, torch.Tensor]:
+        """The flattened arguments of the module, in the order it was imported with, by name."""
         if spec != self.in_spec:
             raise ModelError(
                 f"the model was imported for arguments of the structure {self.in_spec}, "

@@ -16,7 +16,8 @@ Described = tuple[tuple[int, ...] | None, str]  # shape and dtype of a tensor
 
 _PLAIN_MATMUL = ((0, 2), (2, 1))
 _KNOWN = frozenset(
-    {"fn", "operands", "axes"} | {"block", "result", "results", "value", "above", "scale", "shift"}
+    {"fn", "operands", "axes", "modules"}
+    | {"block", "result", "results", "value", "above", "scale", "shift"}
 )  # attributes that are spelled out, and those that cost no time
 
 

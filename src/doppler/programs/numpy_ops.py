@@ -46,6 +46,9 @@ AGGREGATE: dict[str, Any] = {
 }
 
 
+LARGE = 1 << 16  # numbers from which on a product is worth the time to choose a fast way
+
+
 def compute(
     kind: str,
     attributes: Mapping[str, Any],
@@ -63,7 +66,9 @@ def compute(
     if kind == OpKind.MATMUL:
         terms: list[Any] = [part for pair in zip(wide, axes, strict=True) for part in pair]
         present = [i for i in range(len(shape)) if any(i in term for term in axes)]
-        result = np.einsum(*terms, present).reshape(shape)  # axes that no operand has are new ones
+        is_large = sum(each.size for each in wide) > LARGE
+        result = np.einsum(*terms, present, optimize=is_large)
+        result = result.reshape(shape)  # axes that no operand has are new ones
     elif kind == OpKind.INPUT_ELEMWISE:
         (x,) = (_aligned(w, a, len(shape)) for w, a in zip(wide, axes, strict=True))
         if attributes["fn"] == "affine":

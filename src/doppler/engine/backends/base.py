@@ -1,6 +1,7 @@
 """Backend: what starts tasks on real devices and says when they are done."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -38,6 +39,13 @@ class Behind(NamedTuple):
 
     needs: Sequence[Sequence[int]]  # by task: those it waits for, all started before it
     rooms: Sequence[int]  # by task: slot of its device or lane of its link; -1: any
+
+
+class Inline(NamedTuple):
+    """A run of one device as a thread can do it by itself."""
+
+    here: Callable[[], AbstractContextManager[None]]  # in which the thread computes as the device
+    launches: Sequence[Sequence[Launch]]  # by task
 
 
 Action = Exec | Copy
@@ -104,6 +112,10 @@ class Backend(Protocol):
         """Start all tasks of an untimed run in a fixed order, at once where that can be."""
         ...
 
+    def inline(self, commands: Commands) -> Inline | None:
+        """How the calling thread can run all tasks itself; None where it cannot."""
+        ...
+
     def wait(self, timeout_s: float) -> list[int]:
         """The tasks that ended since the last call; waits for one, but no longer than that.
 
@@ -167,6 +179,14 @@ class Backend(Protocol):
     def close(self) -> None:
         """Give back threads, streams and memory. Closing twice is harmless."""
         ...
+
+
+class NeverInline:
+    """A backend whose tasks no thread of the caller can run."""
+
+    def inline(self, commands: Commands) -> Inline | None:
+        """Not at all."""
+        return None
 
 
 class Arenas:

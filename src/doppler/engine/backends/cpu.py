@@ -16,7 +16,15 @@ import numpy as np
 import torch
 
 from doppler.base.arrays import FloatArray
-from doppler.engine.backends.base import Actions, Arenas, Behind, Exec, TaskError, new_memory
+from doppler.engine.backends.base import (
+    Actions,
+    Arenas,
+    Behind,
+    Exec,
+    Inline,
+    TaskError,
+    new_memory,
+)
 from doppler.engine.backends.workers import GRACE_S, Crew, Job, SharedRun, dismiss, hire, join
 from doppler.engine.pieces import Cell
 from doppler.errors import TopologyError
@@ -109,6 +117,13 @@ class CpuBackend:
         """Start tasks one after the other."""
         for task in tasks:
             self.start(task)
+
+    def inline(self, commands: _Commands) -> Inline | None:
+        """The launches of all tasks, where one device has them all."""
+        if len(commands.crews) != 1 or commands.crews[0] >= self._num_devices:
+            return None
+        launches = [() if each is None else each[1].launches for each in commands.jobs]
+        return Inline(self._crews[commands.crews[0]].here, launches)
 
     def wait(self, timeout_s: float) -> list[int]:
         """The tasks that ended since the last call, once there is one."""

@@ -18,7 +18,7 @@ import torch
 from doppler.base.arrays import FloatArray
 from doppler.engine.backends import driver
 from doppler.engine.backends.addresses import addresses
-from doppler.engine.backends.base import Actions, Arenas, Behind, Copy, TaskError
+from doppler.engine.backends.base import Actions, Arenas, Behind, Copy, NeverInline, TaskError
 from doppler.engine.backends.cuda_commands import CudaCommands, Wiring
 from doppler.engine.backends.driver import as_engine_errors, first_line, where
 from doppler.engine.backends.lanes import OUT, RUN, Lane, least_loaded, new_event, pinned_memory
@@ -34,7 +34,7 @@ _NAP_S = 5e-5  # between two looks; the system adds as much
 _GRACE_S = 5.0  # for what runs when a run is stopped
 
 
-class CudaBackend:
+class CudaBackend(NeverInline):
     """Every device is a GPU, or a part of one; `slots` streams run its tasks.
 
     A device's address is `cuda:0`, or `cuda:0/1of4` for part 1 (from 0) of GPU 0 cut into 4;

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from doppler.base.arrays import FloatArray
-from doppler.engine.backends.base import Action, Actions, Behind, Exec
+from doppler.engine.backends.base import Action, Actions, Behind, Exec, NeverInline
 from doppler.graph.graph import Graph
 from doppler.tasks import Tasks
 from doppler.topology.topology import Topology
@@ -24,7 +24,7 @@ class _Commands(NamedTuple):
     behind: Behind | None
 
 
-class NullBackend:
+class NullBackend(NeverInline):
     """Tasks that only take time: none at all, or as many seconds as `durations` says."""
 
     name = "null"

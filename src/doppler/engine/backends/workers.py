@@ -6,8 +6,8 @@ import os
 import traceback
 import weakref
 from _thread import allocate_lock
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
 from threading import Event, Thread, current_thread
 from time import perf_counter
@@ -122,6 +122,24 @@ class Crew:
         """Another crew like this, of workers yet to be started."""
         return Crew(self.name, self._size, self._cores, self._threads)
 
+    @contextmanager
+    def here(self) -> Iterator[None]:
+        """Let the calling thread compute as the workers do, for a while."""
+        threads, cores = torch.get_num_threads(), _affinity()
+        moves = bool(self._cores) and cores is not None and cores != set(self._cores)
+        try:
+            if moves:
+                self._go(self._cores)
+            if threads != self._threads:
+                torch.set_num_threads(self._threads)
+            with torch.inference_mode():
+                yield
+        finally:
+            if moves:
+                self._go(cores or ())
+            if threads != self._threads:
+                torch.set_num_threads(threads)
+
     def _work(self, ready: Event) -> None:
         try:
             self._settle()
@@ -149,12 +167,20 @@ class Crew:
     def _settle(self) -> None:
         """Go to the cores, and set how many threads torch computes with in this one."""
         if self._cores:
-            try:
-                os.sched_setaffinity(0, self._cores)  # of this thread alone
-            except (AttributeError, OSError) as error:
-                log.debug("%s runs on any core: %s", self.name, error)
+            self._go(self._cores)
         torch.get_num_threads()  # the first call in a thread takes over the process's number
         torch.set_num_threads(self._threads)
+
+    def _go(self, cores: Iterable[int]) -> None:
+        try:
+            os.sched_setaffinity(0, cores)  # of this thread alone
+        except (AttributeError, OSError) as error:
+            log.debug("%s runs on any core: %s", self.name, error)
+
+
+def _affinity() -> set[int] | None:
+    """The cores of the calling thread; None where nobody can say."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
 
 
 def hire(crews: Iterable[Crew]) -> None:

@@ -130,6 +130,9 @@ class RankBackend(CpuBackend):
         if task not in self._outside:
             super().start(task)
 
+    def inline(self, commands: Any) -> None:
+        """Not at all: other ranks take part."""
+
     def wait(self, timeout_s: float) -> list[int]:
         """The tasks that ended; an error where a rank is gone."""
         done = super().wait(timeout_s)

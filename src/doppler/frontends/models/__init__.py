@@ -1,0 +1,1 @@
+"""Models by name: those of the gallery, small and at their published sizes."""

@@ -1,0 +1,41 @@
+"""The names of the models that `dop import gallery:NAME` builds; the gallery has the models."""
+
+PREFIX = "gallery:"  # of a model's name, in place of a file
+
+# Those of the library transformers are built from its configurations.
+DESCRIPTIONS: dict[str, str] = {
+    "mlp": "Two linear layers.",
+    "decoder": "Decoder like Llama's: rotary positions, grouped heads, gated feed-forward layers.",
+    "residual": "Residual network of three blocks.",
+    "unet": "U-Net with two levels and skips between.",
+    "lstm": "LSTM of two layers between an embedding and a head.",
+    "dlrm": "Recommender: bags of embeddings, and the products of all pairs.",
+    "mixer": "MLP-Mixer, one layer.",
+    "graph-network": "Graph network: two layers of message passing.",
+    "experts": "Mixture of experts with shapes that depend on values.",
+    "kv-cache": "One decoding step, with keys and values in buffers.",
+    "llama": "Llama, causal language model (transformers).",
+    "mistral": "Mistral, with a sliding window (transformers).",
+    "qwen2": "Qwen 2 (transformers).",
+    "qwen3": "Qwen 3 (transformers).",
+    "gemma2": "Gemma 2 (transformers).",
+    "phi": "Phi, attention and feed-forward layers side by side (transformers).",
+    "phi3": "Phi 3 (transformers).",
+    "mixtral": "Mixtral, a mixture of experts (transformers).",
+    "falcon": "Falcon, with one head of keys and values (transformers).",
+    "opt": "OPT (transformers).",
+    "mamba": "Mamba, a state-space model (transformers).",
+    "bert": "BERT, an encoder (transformers).",
+    "roberta": "RoBERTa, an encoder (transformers).",
+    "deberta-v2": "DeBERTa v2, with relative attention (transformers).",
+    "vit": "Vision Transformer (transformers).",
+    "swin": "Swin Transformer, attention in windows (transformers).",
+    "resnet": "ResNet (transformers).",
+    "mobilenet-v2": "MobileNet v2, convolutions by channel (transformers).",
+    "convnext": "ConvNeXt (transformers).",
+    "gpt2": "GPT-2 (transformers).",
+    "distilbert": "DistilBERT (transformers).",
+    "t5": "T5, encoder and decoder (transformers).",
+    "whisper": "Whisper, speech to text: encoder and decoder (transformers).",
+    "clip": "CLIP, a text and an image encoder side by side (transformers).",
+}
