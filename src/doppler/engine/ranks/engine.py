@@ -13,7 +13,7 @@ from doppler.assignment import Assignment
 from doppler.base.arrays import FloatArray, csr, rows
 from doppler.engine.backends.base import Action, Behind, Commands
 from doppler.engine.engine import Engine, EngineConfig
-from doppler.engine.kernels import output_like
+from doppler.engine.kernels import torch_dtype
 from doppler.engine.loops import Loop, Times
 from doppler.engine.prepared import PlannedTasks, Preparation, Prepared
 from doppler.engine.ranks.backend import RankBackend
@@ -47,9 +47,10 @@ class _RankPreparation(Preparation):
                 hint="give every process the same graph, assignment, topology and options",
             )
         topology, rank = self._problem.topology, group.rank
-        tasks, table, places, schedule = whole
-        self._part = part_of(tasks, table, schedule, topology, backend.ranks, rank)
-        return PlannedTasks(tasks, self._part.table, places, self._part.schedule)
+        self._part = part_of(
+            whole.tasks, whole.table, whole.schedule, topology, backend.ranks, rank
+        )
+        return whole._replace(table=self._part.table, schedule=self._part.schedule)
 
     def prepare(self, assignment: Assignment, tables: PlannedTasks) -> Prepared:
         """An assignment bound to the memory and threads of this rank."""
@@ -66,9 +67,11 @@ class _RankPreparation(Preparation):
         kept = [action if task in mine else None for task, action in enumerate(actions)]
         shapes: dict[int, tuple[tuple[int, ...], torch.dtype]] = {}
         for task in part.receives:
-            maker = int(graph.tensor_producer[tasks.tensor[task - size]])
-            shape, dtype = output_like(kernel_of(graph, maker))
-            shapes[task] = tuple(shape), dtype
+            tensor = int(tasks.tensor[task - size])
+            maker = int(graph.tensor_producer[tensor])
+            made = graph.output_tensor[graph.output_ptr[maker] : graph.output_ptr[maker + 1]]
+            kernel, i = kernel_of(graph, maker), made.tolist().index(tensor)
+            shapes[task] = tuple(kernel.shapes[i]), torch_dtype(kernel.dtypes[i])
         return self._rank_backend.prepare_part(graph, tasks, kept, behind, part, shapes)
 
 
