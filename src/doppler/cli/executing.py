@@ -1,6 +1,7 @@
 """`dop execute`: run an assignment on real devices, and see what was predicted."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -113,7 +114,8 @@ def execute(
     Prints how long the runs took beside what the simulator says. Only graphs with kernels can run,
     such as `dop shard` makes, and `dop import` of a model. Resident inputs are in place when the
     clock starts, also those that a memory plan overwrote in the run before; with --cold all of them
-    are loaded from the host within each run.
+    are loaded from the host within each run. Under `torchrun` every process runs the
+    devices of its host, and the first one prints.
 
     Example: dop execute graph.json assignment.json --topology cpu2 --backend cpu -o trace.json
     """
@@ -122,7 +124,7 @@ def execute(
     from doppler.cli import plans
     from doppler.cli.topologies import find_topology
     from doppler.engine.config import EngineConfig
-    from doppler.engine.engine import Engine
+    from doppler.engine.ranks.opening import is_first_rank, open_engine
     from doppler.formats import read_graph
     from doppler.problem import Problem
     from doppler.trace import FORMAT, write_trace
@@ -153,12 +155,15 @@ def execute(
     modes = [mode] if mode != AUTO else [DYNAMIC] if bulk_synchronous else [DYNAMIC, FIXED]
     predictions = _predict(graph, topology, assignment, config, modes, seed)
     config = replace(config, mode=_choose(modes, predictions, assignment))
-    with Engine(topology, backend, config) as engine, showing_progress():
+    shown = showing_progress() if is_first_rank() else nullcontext()
+    with open_engine(topology, backend, config) as engine, shown:
         if not engine.backend.computes and (inputs or outputs):
             raise ConfigError(f"backend `{backend}` computes nothing, so there are no outputs")
         result = engine.execute(
             graph, assignment, given, repeats=repeat, warm_up=warm_up, seed=seed
         )
+    if not is_first_rank():
+        return
     if output:
         write_trace(result.trace, output, force=force)
     if outputs:

@@ -19,7 +19,7 @@ from doppler.engine.backends.registry import make_backend
 from doppler.engine.config import EngineConfig
 from doppler.engine.execution import Execution
 from doppler.engine.loaded import Loaded
-from doppler.engine.loops import DynamicLoop, FixedLoop, InlineLoop, Loop
+from doppler.engine.loops import DynamicLoop, FixedLoop, InlineLoop, Loop, Times
 from doppler.engine.prepared import Preparation, Prepared
 from doppler.errors import ConfigError, DeadlineError, OutOfMemoryError
 from doppler.graph.graph import Graph
@@ -48,6 +48,8 @@ class Engine:
     True
     """
 
+    _prepares_with = Preparation
+
     def __init__(
         self,
         topology: Topology | str | Path,
@@ -69,6 +71,7 @@ class Engine:
         self._ready: Prepared | None = None  # whose inputs are in place
         self._cancelled = Event()
         self._lock = RLock()  # one run at a time, whichever threads ask for them
+        self._resources = self.topology  # whose slots and lanes tasks take
 
     def __enter__(self) -> Self:
         return self
@@ -175,7 +178,7 @@ class Engine:
             self.load(graph, inputs)
             prepared, loop = self._loop(graph, assignment, seed, inline=self.config.inline)
             self._drive(prepared, loop, timed=False)
-            return prepared.results(self.backend)
+            return self._results(prepared)
 
     def makespans(
         self,
@@ -198,7 +201,7 @@ class Engine:
             for n in range(warm_up + repeats):
                 self._drive(*self._loop(graph, assignment, seed), timed=False)
                 if n >= warm_up:
-                    seconds.append(self.backend.now_s())
+                    seconds.append(self._run_s())
         return np.array(seconds)
 
     def _run(
@@ -212,16 +215,26 @@ class Engine:
     ) -> tuple[Trace, dict[str, Any]]:
         prepared, loop = self._loop(graph, assignment, seed, deadline_s)
         self._drive(prepared, loop)
-        outputs = prepared.results(self.backend) if keep else {}
+        outputs = self._results(prepared) if keep else {}
         trace = build_trace(
             graph,
             self.topology,
             prepared.tasks,
-            loop.times(),
+            self._times(prepared, loop),
             placer=assignment.placer,
             plan=assignment.memory,
         )
         return trace, outputs
+
+    def _results(self, prepared: Prepared) -> dict[str, Any]:
+        return prepared.results(self.backend)
+
+    def _times(self, prepared: Prepared, loop: Loop) -> Times:
+        return loop.times()
+
+    def _run_s(self) -> float:
+        """How long the run took that has just ended."""
+        return self.backend.now_s()
 
     def _drive(self, prepared: Prepared, loop: Loop, *, timed: bool = True) -> None:
         try:
@@ -231,9 +244,13 @@ class Engine:
                 loop.run(timed=timed)
             self.backend.end()
         except BaseException as error:
+            self._give_up(error)
             at_once = isinstance(error, DeadlineError) or not isinstance(error, Exception)
             self.backend.stop(HASTY_S if at_once else None)
             raise
+
+    def _give_up(self, error: BaseException) -> None:
+        """Tell whoever else takes part in the run that it failed."""
 
     def _loop(
         self,
@@ -258,11 +275,11 @@ class Engine:
             return prepared, InlineLoop(prepared, self.topology, self.backend, by_hand, **limits)
         if config.mode == FIXED:
             limits |= {"depth": config.depth, "capture": config.capture}
-            return prepared, FixedLoop(prepared, self.topology, self.backend, **limits)
+            return prepared, FixedLoop(prepared, self._resources, self.backend, **limits)
         priority = priorities(config.strategy, self._problem, assignment, seed)
         return prepared, DynamicLoop(
             prepared,
-            self.topology,
+            self._resources,
             self.backend,
             priority,
             synchronous=config.synchronous,
@@ -291,7 +308,7 @@ class Engine:
         if found is not None:
             self._prepared.move_to_end(key)
             return found
-        preparation = Preparation(
+        preparation = self._prepares_with(
             self._problem,
             self.backend,
             self._loaded,
@@ -347,7 +364,9 @@ def execute(
 ) -> Execution:
     """The outputs and the measured trace of running a graph under an assignment.
 
-    Each may be given as the path of its file, and the topology as the name of a preset.
+    Each may be given as the path of its file, and the topology as the name of a preset. Where
+    `torch.distributed` is initialised, every rank calls this alike and runs its part; the outputs
+    are on rank 0.
 
     >>> import doppler as dp
     >>> graph = dp.shard(dp.programs.chainmm(size=64, dtype="float32"), parts=2)
@@ -356,6 +375,8 @@ def execute(
     >>> result.outputs["add"].shape
     (64, 64)
     """
+    from doppler.engine.ranks.opening import open_engine
+
     graph, assignment = as_graph(graph), as_assignment(assignment)
-    with Engine(topology, backend, config) as engine:
+    with open_engine(topology, backend, config) as engine:
         return engine.execute(graph, assignment, inputs, repeats=repeats, warm_up=warm_up)

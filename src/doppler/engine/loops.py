@@ -101,7 +101,7 @@ class Loop(ABC):
             what = f"vertex `{names[task]}` ({graph.kinds[task]})"
             where = f"on device `{devices[tasks.devices[task]].name}`"
         else:
-            k = task - size
+            k = self._prepared.grants.get(task, task) - size
             what = (
                 "the transfer of the output of vertex "
                 f"`{names[graph.tensor_producer[tasks.tensor[k]]]}`"
@@ -174,9 +174,11 @@ class DynamicLoop(Loop):
         return ready, np.clip(begin, ready, end), end
 
     def _check_time(self) -> None:
-        now_s = self._backend.now_s()
+        now_s, outside = self._backend.now_s(), self._prepared.outside
         for task, since_s in self._started.items():
-            if now_s - since_s >= self._timeout_s:
+            # What others start may have to wait for them, but not while nothing ends here.
+            began_s = max(since_s, self._progress_s) if task in outside else since_s
+            if now_s - began_s >= self._timeout_s:
                 raise self._late(task)
 
     def _since(self, task: int) -> str:
@@ -258,8 +260,10 @@ class FixedLoop(Loop):
             self._started = dict.fromkeys(order, 0.0)
             self._backend.start_all(order)
             order = []
+        outside = self._prepared.outside
+        self._started |= dict.fromkeys(outside, 0.0)
         for task in order:
-            while len(self._started) >= self._depth:
+            while len(self._started) - len(self._started.keys() & outside) >= self._depth:
                 self._wait()
             self._start(task)
         while self._started:

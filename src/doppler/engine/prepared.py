@@ -1,7 +1,7 @@
 """Prepared tasks: all that a run of one assignment needs, built once, so that runs only look up."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,18 +44,25 @@ class Prepared:
     in_place: list[tuple[int, torch.Tensor]]  # input tensors, and where they are before a run
     overwrites: bool  # whether a run takes the places of some of those
     used_bytes: list[int]  # of each device
+    outside: frozenset[int] = frozenset()  # tasks that others start
+    grants: dict[int, int] = field(default_factory=dict)  # by task: the transfer it lets begin
 
     def results(self, backend: Backend) -> dict[str, Any]:
         """The graph's results by name, whole: arrays, but those that pieces made are tensors."""
-        made, found = {}, {}
-        for t, value in self.outputs.items():
-            if isinstance(value, Cell):
-                made[t] = backend.get(value.value)
-            else:
-                found[t] = backend.get(value).numpy()
-        if not made:
-            return join_results(self.graph, found) if found else {}
-        return join_blocks(self.graph, self.names, made | found)
+        return self.whole(self.blocks(backend))
+
+    def blocks(self, backend: Backend) -> dict[int, Any]:
+        """The results by tensor: arrays, but those that pieces made are tensors."""
+        return {
+            t: backend.get(value.value) if isinstance(value, Cell) else backend.get(value).numpy()
+            for t, value in self.outputs.items()
+        }
+
+    def whole(self, blocks: dict[int, Any]) -> dict[str, Any]:
+        """The results by name, put together."""
+        if any(isinstance(block, torch.Tensor) for block in blocks.values()):
+            return join_blocks(self.graph, self.names, blocks)
+        return join_results(self.graph, blocks) if blocks else {}
 
 
 class PlannedTasks(NamedTuple):
@@ -151,11 +158,13 @@ class Preparation:
             behind = Behind(table.needs, rooms)
         values = _Values(self._loaded, self._backend, places, tasks) if self._loaded else None
         actions = self._actions(tasks, values)
-        commands = self._backend.prepare(graph, tasks, actions, behind)
+        commands = self._bind(tasks, actions, behind)
         in_place = [
             copy
             for copy in places.copies
-            if copy.writer == IN_PLACE and not (values and values.in_cell[copy.tensor])
+            if copy.writer == IN_PLACE
+            and self._is_here(copy.device)
+            and not (values and values.in_cell[copy.tensor])
         ]
         return Prepared(
             graph=graph,
@@ -171,6 +180,13 @@ class Preparation:
             overwrites=bool(places.after) and not all(copy.is_kept for copy in in_place),
             used_bytes=used_bytes,
         )
+
+    def _bind(self, tasks: Tasks, actions: list[Action | None], behind: Behind | None) -> Commands:
+        return self._backend.prepare(self._problem.graph, tasks, actions, behind)
+
+    def _is_here(self, device: int) -> bool:
+        """Whether the backend has that device."""
+        return True
 
     def _actions(self, tasks: Tasks, values: "_Values | None") -> list[Action | None]:
         """What every task does."""
@@ -191,7 +207,8 @@ class Preparation:
                 copy = Copy(link, source, target, value, output)
             actions[size + k] = copy
         for v in graph.assigned.tolist():
-            actions[v] = values.exec(v, devices[v]) if values else Exec(devices[v])
+            if self._is_here(devices[v]):
+                actions[v] = values.exec(v, devices[v]) if values else Exec(devices[v])
         return actions
 
 

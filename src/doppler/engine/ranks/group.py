@@ -1,0 +1,269 @@
+"""The group of processes that run a graph together: messages between them, over gloo.
+
+Every tensor that crosses has a tag of its own, and is received straight into the memory where it
+is read: the receives are posted before the clock of a run starts. A short message before each
+tensor says that it comes; one thread per other rank listens for those, and so notices at once
+when that rank ends.
+"""
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from queue import Empty, SimpleQueue
+from threading import Lock, Thread
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from doppler.errors import EngineError
+
+MESSAGE, TEXT, FIRST = 0, 1, 2  # tags: of short messages, of reasons, and of the first tensor
+TEXT_BYTES = 512
+NEVER = timedelta(days=1)  # a rank that is silent is found out by the time limit of a run
+WAITERS = 4  # threads that wait for tensors under way
+PINGS = 8
+RESTART = "start all processes again, as torchrun can do"
+NOTICE_S = 2.0  # within which the end of a rank is noticed, once a message to it failed
+
+# Kinds of short messages.
+COMES, MAY_COME, PING, PONG, FAILED, LEAVES = range(6)
+
+
+class Clock(NamedTuple):
+    """How a rank's clock is set against that of rank 0, in seconds."""
+
+    offset_s: float  # what it shows more
+    error_s: float  # by how much that may be off
+
+
+class Trouble(NamedTuple):
+    """Why the ranks cannot go on together."""
+
+    rank: int
+    reason: str
+
+
+class Group:
+    """A process among those that were started together.
+
+    `torch.distributed` must be initialised, as `torchrun` prepares it.
+    """
+
+    def __init__(self, timeout_s: float = 60.0) -> None:
+        if not dist.is_initialized():
+            raise EngineError(
+                "there is no group of processes",
+                hint="call torch.distributed.init_process_group() in a program that torchrun runs",
+            )
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self._wires = dist.new_group(backend="gloo", timeout=NEVER)
+        self._calls = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
+        self.trouble: Trouble | None = None
+        self.on_trouble: Callable[[], None] = lambda: None
+        self._is_closed = False
+        self._incoming: dict[int, Any] = {}  # by task: the receive under way
+        self._arrived: Callable[[int], None] = lambda task: None
+        self._granted: Callable[[int], None] = lambda task: None
+        self._pongs: SimpleQueue[int] = SimpleQueue()
+        self._coming: SimpleQueue[int | None] = SimpleQueue()
+        self._lock = Lock()
+        self.hosts: list[str] = self.gather(socket.gethostname())
+        self._listeners = [
+            Thread(target=self._listen, args=(peer,), name=f"doppler-rank-{peer}", daemon=True)
+            for peer in range(self.size)
+            if peer != self.rank
+        ]
+        waiters = [Thread(target=self._await_tensors, daemon=True) for _ in range(WAITERS)]
+        for thread in (*self._listeners, *waiters):
+            thread.start()
+
+    # All ranks at once.
+
+    def gather(self, value: Any) -> list[Any]:
+        """What every rank gives, by rank."""
+        found: list[Any] = [None] * self.size
+        with self._as_engine_errors():
+            dist.all_gather_object(found, value, group=self._calls)
+        return found
+
+    def wait_for_all(self) -> None:
+        """Return when every rank has come here."""
+        with self._as_engine_errors():
+            dist.barrier(group=self._calls)
+
+    def clocks(self) -> list[Clock]:
+        """How the clocks of all ranks are set, by messages to and fro (Cristian's algorithm)."""
+        found = [Clock(0.0, 0.0)]
+        if self.rank == 0:
+            found += [self._clock_of(peer) for peer in range(1, self.size)]
+        return list(self.gather(found)[0])
+
+    def _clock_of(self, peer: int) -> Clock:
+        """The quickest of some questions tells most."""
+        best = Clock(0.0, float("inf"))
+        for _ in range(PINGS):
+            began = time.perf_counter()
+            self._say(peer, PING)
+            there = self._answer() * 1e-9
+            took = time.perf_counter() - began
+            if took / 2 < best.error_s:
+                best = Clock(there - began - took / 2, took / 2)
+        return best
+
+    def _answer(self) -> int:
+        """The next answer to a question; an error where the rank that was asked is gone."""
+        while True:
+            try:
+                return self._pongs.get(timeout=NOTICE_S)
+            except Empty:
+                self.check()
+
+    # A run.
+
+    def post(
+        self,
+        receives: dict[int, tuple[torch.Tensor, int]],
+        arrived: Callable[[int], None],
+        granted: Callable[[int], None],
+    ) -> None:
+        """Make ready for the tensors of a run: by task, the memory and the rank it comes from."""
+        self._arrived, self._granted = arrived, granted
+        self._incoming = {
+            task: dist.irecv(output, src=rank, group=self._wires, tag=FIRST + task)
+            for task, (output, rank) in receives.items()
+        }
+
+    def send(self, value: torch.Tensor, rank: int, task: int) -> None:
+        """Send a tensor; returns when its memory may be used again."""
+        message = torch.tensor([COMES, task])
+        with self._as_engine_errors():
+            works = [
+                dist.isend(message, dst=rank, group=self._wires, tag=MESSAGE),
+                dist.isend(value, dst=rank, group=self._wires, tag=FIRST + task),
+            ]
+            for work in works:
+                assert work is not None  # this rank is of the group
+                work.wait()
+
+    def grant(self, rank: int, task: int) -> None:
+        """Say that the memory is free into which a rank wants to send."""
+        self._say(rank, MAY_COME, task)
+
+    def fail(self, reason: str) -> None:
+        """Say that this rank cannot go on, so that none waits for it."""
+        if self.trouble is None and not self._is_closed:
+            self.trouble = Trouble(self.rank, reason)
+            for peer in range(self.size):
+                if peer != self.rank:
+                    self._tell(peer, reason)
+
+    def check(self) -> None:
+        """An error if a rank is gone, or has failed."""
+        if self.trouble is not None:
+            raise EngineError(self.story(self.trouble), hint=RESTART)
+
+    def story(self, trouble: Trouble) -> str:
+        """What is wrong with which rank, and where that is."""
+        return f"rank {trouble.rank} on host `{self.hosts[trouble.rank]}` {trouble.reason}"
+
+    def close(self) -> None:
+        """Take leave of the others. A group that had trouble is left as it is."""
+        if self._is_closed:
+            return
+        for _ in range(WAITERS):
+            self._coming.put(None)
+        with suppress(EngineError):
+            for peer in range(self.size):
+                if peer != self.rank and self.trouble is None:
+                    self._say(peer, LEAVES)
+        self._is_closed = True
+        if self.trouble is None:
+            for thread in self._listeners:
+                thread.join()
+
+    # Threads.
+
+    def _listen(self, peer: int) -> None:
+        message = torch.empty(2, dtype=torch.int64)
+        while True:
+            try:
+                dist.recv(message, src=peer, group=self._wires, tag=MESSAGE)
+            except RuntimeError:
+                self._note(Trouble(peer, "is gone"))
+                return
+            kind, value = message.tolist()
+            if kind == COMES:
+                self._coming.put(value)
+            elif kind == MAY_COME:
+                self._granted(value)
+            elif kind == PING:
+                self._say(peer, PONG, time.perf_counter_ns())
+            elif kind == PONG:
+                self._pongs.put(value)
+            elif kind == FAILED:
+                self._note(Trouble(peer, self._reason(peer)))
+                return
+            else:
+                return
+
+    def _await_tensors(self) -> None:
+        while (task := self._coming.get()) is not None:
+            try:
+                self._incoming[task].wait()
+            except RuntimeError:
+                continue  # who listens to that rank says why
+            self._arrived(task)
+
+    def _reason(self, peer: int) -> str:
+        text = torch.zeros(TEXT_BYTES, dtype=torch.uint8)
+        try:
+            dist.recv(text, src=peer, group=self._wires, tag=TEXT)
+        except RuntimeError:
+            return "is gone"
+        return bytes(text.tolist()).rstrip(b"\0").decode(errors="replace")
+
+    def _note(self, trouble: Trouble) -> None:
+        with self._lock:
+            if self._is_closed or self.trouble is not None:
+                return
+            self.trouble = trouble
+        self.on_trouble()
+
+    def _say(self, peer: int, kind: int, value: int = 0) -> None:
+        with self._as_engine_errors():
+            message = torch.tensor([kind, value])
+            dist.send(message, dst=peer, group=self._wires, tag=MESSAGE)
+
+    def _tell(self, peer: int, reason: str) -> None:
+        """Without waiting for the peer, which may be gone too."""
+        text = torch.zeros(TEXT_BYTES, dtype=torch.uint8)
+        raw = reason.encode()[:TEXT_BYTES]
+        text[: len(raw)] = torch.tensor(list(raw), dtype=torch.uint8)
+
+        def tell() -> None:
+            try:
+                dist.send(torch.tensor([FAILED, 0]), dst=peer, group=self._wires, tag=MESSAGE)
+                dist.send(text, dst=peer, group=self._wires, tag=TEXT)
+            except RuntimeError:
+                pass
+
+        teller = Thread(target=tell, daemon=True)
+        teller.start()
+        teller.join(1.0)
+
+    @contextmanager
+    def _as_engine_errors(self) -> Iterator[None]:
+        """Torch's errors become ours, and name the rank that is gone."""
+        try:
+            yield
+        except RuntimeError as error:
+            until = time.perf_counter() + NOTICE_S
+            while self.trouble is None and time.perf_counter() < until:
+                time.sleep(0.001)  # who listens to that rank will say so
+            reason = str(error).strip().split("\n")[0]
+            self._note(Trouble(self.rank, f"cannot reach the others: {reason}"))
+            self.check()
+            raise

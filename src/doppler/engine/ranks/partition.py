@@ -1,0 +1,155 @@
+"""One rank's part of the tasks of a run.
+
+Which task comes next on a device depends only on what has arrived there. So every rank runs the
+same scheduler over the tasks of its own devices and the transfers that enter or leave them, and
+no rank waits for another but for tensors.
+
+A transfer that crosses ranks is started by the rank that it leaves. Where it goes to memory that
+was used before, its target tells the source when it may come: that is a grant, one short message.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from doppler.errors import EngineError
+from doppler.schedule import Schedule
+from doppler.tasks import Tasks, TaskTable
+from doppler.topology.topology import Link, Topology
+
+OTHERS = Link("other ranks", bandwidth_bytes_per_s=np.inf, lanes=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The tasks of one rank: those of the run, and behind them the grants."""
+
+    table: TaskTable
+    schedule: Schedule | None
+    sends: dict[int, int]  # by task: the rank that it goes to
+    receives: dict[int, int]  # and the rank that it comes from
+    gives: dict[int, tuple[int, int]]  # by grant: the rank that gets it, and the transfer
+    gets: dict[int, int]  # by grant that others give: its transfer
+
+    @property
+    def outside(self) -> frozenset[int]:
+        """What this rank does not start."""
+        return frozenset(self.receives) | frozenset(self.gets)
+
+
+def with_others(topology: Topology) -> Topology:
+    """The machine with one link more, without limits, for what other ranks start."""
+    return replace(topology, links=(*topology.links, OTHERS))
+
+
+def ends_of(tasks: Tasks, ranks: Sequence[int]) -> tuple[list[int], list[int]]:
+    """The ranks that each transfer leaves and enters; the host's memory is that of the device."""
+    num_devices = len(ranks)
+    ends = []
+    for a, b in ((tasks.source, tasks.target), (tasks.target, tasks.source)):
+        found = np.where(a == num_devices, b, a)  # from or to the host: where the device is
+        ends.append(np.array(ranks)[found].tolist() if len(found) else [])
+    return ends[0], ends[1]
+
+
+def part_of(
+    tasks: Tasks,
+    table: TaskTable,
+    schedule: Schedule | None,
+    topology: Topology,
+    ranks: Sequence[int],
+    rank: int,
+) -> Part:
+    """What one of the ranks does of all tasks."""
+    size, count = tasks.num_vertices, len(table.needs)
+    source, target = ends_of(tasks, ranks)
+    home = [ranks[d] if d >= 0 else -1 for d in tasks.devices.tolist()]  # of each exec
+    _check_moves(tasks, table, source, len(ranks))
+    others = topology.num_devices + len(topology.links)
+    here, receives, sends = list[int](), dict[int, int](), dict[int, int]()
+    for task in table.tasks:
+        k = task - size
+        if k < 0:
+            if home[task] == rank:
+                here.append(task)
+        elif rank in (source[k], target[k]):
+            here.append(task)
+            if source[k] != target[k]:
+                (sends if source[k] == rank else receives)[task] = (
+                    target[k] if source[k] == rank else source[k]
+                )
+    needs: list[list[int]] = [[] for _ in table.needs]
+    resource = list(table.resource)
+    gives, gets = dict[int, tuple[int, int]](), dict[int, int]()
+    grant = count
+    for task in table.tasks:  # every rank counts the grants of all
+        k = task - size
+        if k < 0 or source[k] == target[k]:
+            continue
+        freeing = [
+            need
+            for need in table.needs[task]
+            if (home[need] if need < size else _own(need - size, source, target)) != source[k]
+        ]
+        if not freeing:
+            continue
+        if target[k] == rank:
+            gives[grant] = (source[k], task)
+        elif source[k] == rank:
+            gets[grant] = task
+        needs.append(freeing if target[k] == rank else [])
+        resource.append(others)
+        grant += 1
+    mine = set(here)
+    for task in here:
+        if task in receives:
+            resource[task] = others
+        else:
+            needs[task] = [need for need in table.needs[task] if need in mine]
+    for each, task in gets.items():
+        needs[task].append(each)
+    here += [*gives, *gets]
+    dependents: list[list[int]] = [[] for _ in needs]
+    for task in here:
+        for need in needs[task]:
+            dependents[need].append(task)
+    local = TaskTable(tasks=here, needs=needs, dependents=dependents, resource=resource)
+    order = _order(schedule, here, receives, gives) if schedule is not None else None
+    return Part(local, order, sends, receives, gives, gets)
+
+
+def _own(k: int, source: Sequence[int], target: Sequence[int]) -> int:
+    """The rank within which a transfer is; -1 where it crosses."""
+    return source[k] if source[k] == target[k] else -1
+
+
+def _order(
+    schedule: Schedule, here: list[int], receives: dict[int, int], gives: dict[int, tuple[int, int]]
+) -> Schedule:
+    """The tasks of a rank in the order of all; a grant where its transfer is."""
+    started = set(here) - receives.keys()
+    before = {task: grant for grant, (_, task) in gives.items()}
+    tasks, rooms = [], []
+    for task, room in zip(schedule.tasks.tolist(), schedule.rooms.tolist(), strict=True):
+        if task in before:
+            tasks.append(before[task])
+            rooms.append(-1)
+        elif task in started:
+            tasks.append(task)
+            rooms.append(room)
+    return Schedule(np.array(tasks, np.int64), np.array(rooms, np.int64))
+
+
+def _check_moves(tasks: Tasks, table: TaskTable, source: Sequence[int], num_devices: int) -> None:
+    """A tensor that a memory plan moves to a host comes back on the same rank."""
+    size, targets = tasks.num_vertices, tasks.target.tolist()
+    for task in table.tasks:
+        for need in table.needs[task] if task >= size else ():
+            if need < size or targets[need - size] != num_devices:
+                continue
+            if source[task - size] != source[need - size]:
+                raise EngineError(
+                    "the memory plan evicts a tensor on one rank and loads it on another",
+                    hint="use devices with more memory, or one process for both devices",
+                )
