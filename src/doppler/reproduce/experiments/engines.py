@@ -79,7 +79,8 @@ def graph_for(name: str, executor: str) -> Graph:
 
 def run_on_engine(parameters: Result, shop: Workshop) -> Result:
     """Measured milliseconds of every method's assignment, and how well they were predicted."""
-    from doppler.engine.engine import Engine, EngineConfig
+    from doppler.engine.config import EngineConfig
+    from doppler.engine.engine import Engine
     from doppler.machine.probe import probe
 
     executor, devices = parameters["executor"], DEVICES[parameters["executor"]]
