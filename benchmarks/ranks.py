@@ -19,8 +19,8 @@ import torch.distributed as dist
 import doppler as dp
 from doppler.engine.config import EngineConfig
 from doppler.engine.engine import Engine
-from doppler.engine.ranks.engine import RankEngine
 from doppler.engine.ranks.group import Group
+from doppler.engine.ranks.rank_engine import RankEngine
 from doppler.programs import ProgramBuilder
 from doppler.scheduler.choose import MODES
 

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from doppler.errors import DopplerError
     from doppler.executor import Executor
     from doppler.formats import from_networkx, read_graph, to_networkx
-    from doppler.frontends.compiled import CompileConfig, CompiledModule, compile  # noqa: A004
+    from doppler.frontends.compilation.compiled_plans import CompileConfig
+    from doppler.frontends.compiled import CompiledModule, compile  # noqa: A004
     from doppler.frontends.device_map import device_map
     from doppler.frontends.onnx.onnx_import import from_onnx
     from doppler.frontends.onnx.onnx_model import OnnxModel
@@ -61,7 +62,7 @@ __version__ = "0.1.0"
 _MODULE_OF = {
     "Assignment": "doppler.assignment",
     "ComparisonRow": "doppler.placers",
-    "CompileConfig": "doppler.frontends.compiled",
+    "CompileConfig": "doppler.frontends.compilation.compiled_plans",
     "CompiledModule": "doppler.frontends.compiled",
     "CostModel": "doppler.cost",
     "Costs": "doppler.cost",

@@ -15,9 +15,9 @@ from doppler.errors import (
     ShardingError,
     WrongTypeError,
 )
-from doppler.frontends.compiled import best_parts
+from doppler.frontends.compilation.compiled_plans import best_parts
 from doppler.frontends.gallery import make_example
-from doppler.frontends.torch_export import export, make_functional
+from doppler.frontends.torch_export import exported, make_functional
 
 QUICK = dp.CompileConfig(placer="heft", budget_s=None)
 
@@ -139,7 +139,7 @@ def test_a_module_in_parts_returns_what_the_module_does(compiled, parts):
 
 def test_parts_are_chosen_by_what_is_predicted():
     module = nn.Sequential(*(nn.Linear(2048, 2048, bias=False) for _ in range(2))).eval()
-    program = make_functional(export(module, (torch.ones(2048, 2048),)))
+    program = make_functional(exported(module, (torch.ones(2048, 2048),)))
     topology, config = dp.Topology.preset("p100x4"), dp.CompileConfig(placer="heft", budget_s=None)
     plans = {}
     for parts in (None, 2, 4, "auto"):
@@ -153,7 +153,7 @@ def test_parts_are_chosen_by_what_is_predicted():
 
 
 def test_a_weight_that_fits_no_device_is_placed_in_parts():
-    program = make_functional(export(nn.Linear(1024, 1024, bias=False), (torch.ones(64, 1024),)))
+    program = make_functional(exported(nn.Linear(1024, 1024, bias=False), (torch.ones(64, 1024),)))
     roomy = dp.Topology.preset("p100x4")
     tight = replace(roomy, devices=tuple(replace(d, memory_bytes=3e6) for d in roomy.devices))
     config = dp.CompileConfig(placer="m-etf", budget_s=None)

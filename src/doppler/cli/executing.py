@@ -1,7 +1,6 @@
 """`dop execute`: run an assignment on real devices, and see what was predicted."""
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -127,7 +126,7 @@ def execute(
     from doppler.engine.ranks.opening import is_first_rank, open_engine
     from doppler.formats import read_graph
     from doppler.problem import Problem
-    from doppler.trace import FORMAT, write_trace
+    from doppler.trace import FORMAT
 
     take_stdout(output, outputs, as_json=as_json)
     sources = (graph_file, assignment_file, topology_name, inputs)
@@ -155,8 +154,7 @@ def execute(
     modes = [mode] if mode != AUTO else [DYNAMIC] if bulk_synchronous else [DYNAMIC, FIXED]
     predictions = _predict(graph, topology, assignment, config, modes, seed)
     config = replace(config, mode=_choose(modes, predictions, assignment))
-    shown = showing_progress() if is_first_rank() else nullcontext()
-    with open_engine(topology, backend, config) as engine, shown:
+    with open_engine(topology, backend, config) as engine, showing_progress():
         if not engine.backend.computes and (inputs or outputs):
             raise ConfigError(f"backend `{backend}` computes nothing, so there are no outputs")
         result = engine.execute(
@@ -164,15 +162,21 @@ def execute(
         )
     if not is_first_rank():
         return
-    if output:
-        write_trace(result.trace, output, force=force)
-    if outputs:
-        write_arrays(result.outputs, outputs, force=force)
+    _write(result, output, outputs, force=force)
     if as_json:
         print_json(_summary(result, predictions, backend, config.mode, output))
         return
     _print_summary(result, predictions, config.mode)
     announce(output, outputs)
+
+
+def _write(result: "Execution", output: Path | None, outputs: Path | None, *, force: bool) -> None:
+    from doppler.trace import write_trace
+
+    if output:
+        write_trace(result.trace, output, force=force)
+    if outputs:
+        write_arrays(result.outputs, outputs, force=force)
 
 
 def _with_weights(

@@ -37,6 +37,15 @@ FullSize = Annotated[
 ]
 
 
+Parts = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Of a PyTorch model: cut its operations into N shards, a power of two.",
+    ),
+]
+
+
 def import_graph(
     file: Source,
     output: GraphOutput,
@@ -57,13 +66,7 @@ def import_graph(
         ),
     ] = "pieces",
     full_size: FullSize = False,
-    parts: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="Of a PyTorch model: cut its operations into N shards, a power of two.",
-        ),
-    ] = None,
+    parts: Parts = None,
     to: Annotated[
         str,
         typer.Option(metavar="NAME", help="Format to write in: doppler, dot, stg or wfformat."),

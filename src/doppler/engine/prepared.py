@@ -10,12 +10,12 @@ import torch
 from doppler.assignment import Assignment
 from doppler.base.arrays import rows
 from doppler.engine.backends.base import Action, Backend, Behind, Commands, Copy, Exec
+from doppler.engine.joined_blocks import join_blocks
 from doppler.engine.kernels import bind_kernel, output_like
 from doppler.engine.layout import copies_in_run, make_layout
 from doppler.engine.loaded import Loaded, naming
 from doppler.engine.operands import Launch
 from doppler.engine.pieces import Cell, Cells, bind_piece, is_piece
-from doppler.engine.results import join_blocks
 from doppler.errors import ConfigError
 from doppler.graph.graph import Graph
 from doppler.problem import Problem

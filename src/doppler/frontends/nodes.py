@@ -34,7 +34,7 @@ _PRODUCTS = frozenset({"linear", "matmul", "mm", "addmm", "bmm", "baddbmm", "add
 _FOREIGN = frozenset({"prims", "prim"})
 
 
-class Names:
+class VertexNames:
     """Unique names of vertices."""
 
     def __init__(self, reserved: Iterable[str] = ()) -> None:

@@ -19,7 +19,7 @@ from doppler.frontends.fold import Folded, fold, owner
 from doppler.frontends.lifting.sharded import add_sharded
 from doppler.frontends.node_costs import NodeCosts, temporary_bytes
 from doppler.frontends.nodes import (
-    Names,
+    VertexNames,
     bytes_of,
     compute_dtype,
     dtype_name,
@@ -70,7 +70,7 @@ def from_torch(
 
 
 def exported(
-    module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None
 ) -> ExportedProgram:
     """What torch.export makes of a module; a `ModelError` where it cannot."""
     if not isinstance(module, torch.nn.Module):
@@ -137,7 +137,7 @@ class _Importer:
         self._tensors: dict[Node, int] = {}  # by value
         self._weights: dict[str, torch.Tensor] = {}
         self._shared: dict[Any, int] = {}  # tensors by memory: tied weights are one input
-        self._names = Names(folded.names.values())  # of vertices
+        self._names = VertexNames(folded.names.values())  # of vertices
         self._read: set[str] = set()  # what is read of the module's state
 
     def model(self, parts: int) -> TorchModel:

@@ -19,8 +19,8 @@ import torch.distributed as dist
 from doppler.cli.main import main as command_line
 from doppler.engine.config import EngineConfig
 from doppler.engine.engine import Engine
-from doppler.engine.ranks.engine import RankEngine
 from doppler.engine.ranks.group import Group
+from doppler.engine.ranks.rank_engine import RankEngine
 from doppler.errors import DopplerError
 
 

@@ -25,7 +25,7 @@ from tight import least_bytes  # noqa: E402
 
 import doppler as dp  # noqa: E402
 from doppler.assignment import Assignment  # noqa: E402
-from doppler.engine.ranks.places import ranks_of, split_address  # noqa: E402
+from doppler.engine.ranks.dealing import ranks_of, split_address  # noqa: E402
 from doppler.errors import EngineError, OutOfMemoryError  # noqa: E402
 from doppler.problem import Problem  # noqa: E402
 from doppler.scheduler.planning import plan_memory  # noqa: E402

@@ -11,7 +11,7 @@ import doppler as dp
 from doppler.engine.pieces import PIECE
 from doppler.errors import ShardingError
 from doppler.frontends.gallery import MODELS, make_example
-from doppler.frontends.torch_export import export, from_functional, make_functional
+from doppler.frontends.torch_export import exported, from_functional, make_functional
 from doppler.graph.io import graph_from_json, graph_to_json
 
 NEAR = 1e-5  # largest error, relative to the largest value
@@ -34,7 +34,7 @@ class Wrapped(nn.Module):
 def decoder():
     """A module, its arguments, and its functional program."""
     module, args, _ = make_example("decoder")
-    return module, args, make_functional(export(module, args))
+    return module, args, make_functional(exported(module, args))
 
 
 def random_assignment(graph, seed, devices=2):
@@ -64,7 +64,7 @@ def check(module, args, kwargs=None, parts=(2, 4)):
     with torch.no_grad():
         expected = module(*args, **kwargs)
     after = {name: buffer.clone() for name, buffer in module.named_buffers()}
-    program = make_functional(export(module, args, kwargs))
+    program = make_functional(exported(module, args, kwargs))
     for count in parts:
         for name, buffer in module.named_buffers():
             buffer.copy_(state[name])

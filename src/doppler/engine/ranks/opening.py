@@ -10,8 +10,8 @@ import torch.distributed as dist
 from doppler.engine.backends.base import Backend
 from doppler.engine.config import EngineConfig
 from doppler.engine.engine import Engine
-from doppler.engine.ranks.engine import RankEngine
 from doppler.engine.ranks.group import Group
+from doppler.engine.ranks.rank_engine import RankEngine
 from doppler.errors import EngineError
 from doppler.topology.topology import Topology
 

@@ -15,7 +15,8 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from doppler.errors import ConfigError
-from doppler.frontends.compiled import CompileConfig, CompiledModule, make_compiled
+from doppler.frontends.compilation.compiled_plans import CompileConfig
+from doppler.frontends.compiled import CompiledModule, make_compiled
 
 _log = logging.getLogger(__name__)
 _COMPILE = ("topology", "backend", "force")  # options beside the fields of CompileConfig

@@ -14,7 +14,7 @@ from doppler.sim.simulator import Simulator
 from doppler.trace import Trace
 
 if TYPE_CHECKING:
-    from doppler.frontends.compiled import CompiledPlan
+    from doppler.frontends.compilation.compiled_plans import CompiledPlan
 
 
 def explanation(plan: "CompiledPlan", *, pieces: bool) -> str:

@@ -18,7 +18,7 @@ from doppler.frontends.lifting.op_rules import rule_of
 from doppler.frontends.lifting.rule import Rule
 from doppler.frontends.lifting.views import TensorView, view_of
 from doppler.frontends.nodes import (
-    Names,
+    VertexNames,
     dtype_name,
     is_heavy,
     memory_of,
@@ -83,7 +83,7 @@ class Lifted:
     written: tuple[int, ...]  # inputs that are buffers which are written
 
 
-def lift(folded: Folded, nodes: Iterable[Node], names: Names) -> Lifted:
+def lift(folded: Folded, nodes: Iterable[Node], names: VertexNames) -> Lifted:
     """The live calls of a program, given all its nodes in order."""
     return _Lifting(folded, list(nodes), names).run()
 
@@ -91,7 +91,7 @@ def lift(folded: Folded, nodes: Iterable[Node], names: Names) -> Lifted:
 class _Lifting:
     """One program that is being lifted."""
 
-    def __init__(self, folded: Folded, nodes: list[Node], names: Names) -> None:
+    def __init__(self, folded: Folded, nodes: list[Node], names: VertexNames) -> None:
         self._folded, self._names = folded, names
         given = {n for n in folded.arguments if isinstance(n, Node)}
         self._given = given | set(folded.weights)

@@ -18,7 +18,7 @@ from doppler.frontends.lifting.shard_calls import ShardWriter
 from doppler.frontends.lifting.shards import REDUCE, Shard, Shards, box_of, cut_axes, make_shards
 from doppler.frontends.node_costs import NodeCosts
 from doppler.frontends.nodes import (
-    Names,
+    VertexNames,
     compute_dtype,
     dtype_name,
     is_heavy,
@@ -43,7 +43,7 @@ def add_sharded(
     weights: dict[str, torch.Tensor],
 ) -> Lifting:
     """Add the vertices of a model whose operations are cut into `parts`, and its weights."""
-    costs, names = NodeCosts(), Names(folded.names.values())
+    costs, names = NodeCosts(), VertexNames(folded.names.values())
     lifted = lift(folded, nodes, names)
     shards = make_shards(lifted, cut_axes(lifted, parts), costs)
     groups = _groups(lifted, shards, folded, coarsen)
@@ -124,7 +124,7 @@ class _Building:
         lifted: Lifted,
         shards: Shards,
         results: Mapping[Node, str],
-        names: Names,
+        names: VertexNames,
     ) -> None:
         self._builder, self._folded, self._lifted = builder, folded, lifted
         self._shards, self._names = shards, names

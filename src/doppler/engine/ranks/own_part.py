@@ -8,7 +8,7 @@ A transfer that crosses ranks is started by the rank that it leaves. Where it go
 was used before, its target tells the source when it may come: that is a grant, one short message.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -62,61 +62,69 @@ def part_of(
     rank: int,
 ) -> Part:
     """What one of the ranks does of all tasks."""
-    size, count = tasks.num_vertices, len(table.needs)
-    source, target = ends_of(tasks, ranks)
+    size, (source, target) = tasks.num_vertices, ends_of(tasks, ranks)
     home = [ranks[d] if d >= 0 else -1 for d in tasks.devices.tolist()]  # of each exec
     _check_moves(tasks, table, source, len(ranks))
-    others = topology.num_devices + len(topology.links)
-    here, receives, sends = list[int](), dict[int, int](), dict[int, int]()
+    sends, receives = dict[int, int](), dict[int, int]()
+    here = [task for task in table.tasks if task < size and home[task] == rank]
     for task in table.tasks:
         k = task - size
-        if k < 0:
-            if home[task] == rank:
-                here.append(task)
-        elif rank in (source[k], target[k]):
-            here.append(task)
-            if source[k] != target[k]:
-                (sends if source[k] == rank else receives)[task] = (
-                    target[k] if source[k] == rank else source[k]
-                )
+        if k < 0 or rank not in (source[k], target[k]):
+            continue
+        here.append(task)
+        if source[k] != target[k] and source[k] == rank:
+            sends[task] = target[k]
+        elif source[k] != target[k]:
+            receives[task] = source[k]
+    # Every rank counts the grants of all, so that a grant has the same number everywhere.
     needs: list[list[int]] = [[] for _ in table.needs]
-    resource = list(table.resource)
     gives, gets = dict[int, tuple[int, int]](), dict[int, int]()
-    grant = count
-    for task in table.tasks:  # every rank counts the grants of all
-        k = task - size
-        if k < 0 or source[k] == target[k]:
-            continue
-        freeing = [
-            need
-            for need in table.needs[task]
-            if (home[need] if need < size else _own(need - size, source, target)) != source[k]
-        ]
-        if not freeing:
-            continue
+    for task, freeing in _freeing(table, size, home, source, target):
+        k, grant = task - size, len(needs)
+        needs.append(freeing if target[k] == rank else [])
         if target[k] == rank:
             gives[grant] = (source[k], task)
         elif source[k] == rank:
             gets[grant] = task
-        needs.append(freeing if target[k] == rank else [])
-        resource.append(others)
-        grant += 1
     mine = set(here)
     for task in here:
-        if task in receives:
-            resource[task] = others
-        else:
+        if task not in receives:
             needs[task] = [need for need in table.needs[task] if need in mine]
-    for each, task in gets.items():
-        needs[task].append(each)
+    for grant, task in gets.items():
+        needs[task].append(grant)
     here += [*gives, *gets]
     dependents: list[list[int]] = [[] for _ in needs]
     for task in here:
         for need in needs[task]:
             dependents[need].append(task)
+    others = topology.num_devices + len(topology.links)
+    resource = table.resource + [others] * (len(needs) - len(table.needs))
+    for task in receives:
+        resource[task] = others
     local = TaskTable(tasks=here, needs=needs, dependents=dependents, resource=resource)
-    order = _order(schedule, here, receives, gives) if schedule is not None else None
+    order = None if schedule is None else _order(schedule, here, receives, gives)
     return Part(local, order, sends, receives, gives, gets)
+
+
+def _freeing(
+    table: TaskTable,
+    size: int,
+    home: Sequence[int],
+    source: Sequence[int],
+    target: Sequence[int],
+) -> Iterator[tuple[int, list[int]]]:
+    """Each transfer that crosses into memory used before, and what frees it on its target."""
+    for task in table.tasks:
+        k = task - size
+        if k < 0 or source[k] == target[k]:
+            continue
+        found = [
+            need
+            for need in table.needs[task]
+            if (home[need] if need < size else _own(need - size, source, target)) != source[k]
+        ]
+        if found:
+            yield task, found
 
 
 def _own(k: int, source: Sequence[int], target: Sequence[int]) -> int:

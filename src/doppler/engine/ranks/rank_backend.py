@@ -10,9 +10,9 @@ import torch
 from doppler.engine.backends.base import Action, Actions, Behind, Copy
 from doppler.engine.backends.cpu import CpuBackend
 from doppler.engine.pieces import Cell
+from doppler.engine.ranks.dealing import local_topology
 from doppler.engine.ranks.group import RESTART, Group
-from doppler.engine.ranks.partition import Part, with_others
-from doppler.engine.ranks.places import local_topology
+from doppler.engine.ranks.own_part import Part, with_others
 from doppler.errors import EngineError
 from doppler.graph.graph import Graph
 from doppler.tasks import Tasks

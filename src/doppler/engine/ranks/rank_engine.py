@@ -17,10 +17,10 @@ from doppler.engine.engine import Engine
 from doppler.engine.kernels import torch_dtype
 from doppler.engine.loops import Loop, Times
 from doppler.engine.prepared import PlannedTasks, Preparation, Prepared
-from doppler.engine.ranks.backend import RankBackend
+from doppler.engine.ranks.dealing import ranks_of
 from doppler.engine.ranks.group import Group
-from doppler.engine.ranks.partition import Part, ends_of, part_of, with_others
-from doppler.engine.ranks.places import ranks_of
+from doppler.engine.ranks.own_part import Part, ends_of, part_of, with_others
+from doppler.engine.ranks.rank_backend import RankBackend
 from doppler.errors import ConfigError, DopplerError, EngineError
 from doppler.resolve import as_topology
 from doppler.sharding.evaluate import kernel_of

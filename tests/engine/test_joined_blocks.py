@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import doppler as dp
-from doppler.engine.results import join_blocks
+from doppler.engine.joined_blocks import join_blocks
 from doppler.errors import EngineError, GraphError
 from doppler.graph.builder import GraphBuilder
 from doppler.graph.graph import Kernel
