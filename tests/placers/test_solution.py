@@ -20,6 +20,7 @@ from doppler.placers.lists.schedulers import HeftPlacer
 from doppler.placers.portfolio import AutoPlacer
 from doppler.problem import Problem
 
+PARTITIONERS = ("hypergraph", "metis")
 Make = Callable[[dp.Graph, dp.Topology], Any]
 
 
@@ -134,7 +135,7 @@ def test_a_budget_is_for_placers_that_search() -> None:
         dp.place(GRAPH, TOPOLOGY, budget_s=float("inf"))
     for name in placer_names():
         placer = dp.make_placer(name)
-        if not searches(placer):
+        if not searches(placer) and name not in PARTITIONERS:  # which try fewer cuts within one
             with pytest.raises(ConfigError, match=f"placer `{name}` takes no budget: it makes "):
                 dp.place(GRAPH, TOPOLOGY, placer, budget_s=1.0)
 

@@ -204,11 +204,7 @@ class Jitter:
 
 
 def test_it_never_ends_worse_than_its_start() -> None:
-    """Among dozens of races some are won by chance; a final race against the start undoes that.
-
-    Three fast runs of a challenger and three slow ones of the incumbent are enough: their spreads
-    are then small, and the difference looks certain.
-    """
+    """Where two in five runs are half as slow again, with a final race against the start or not."""
     work, truth = graph(), Simulator(MACHINE)
     start = AnnealingPlacer(SearchConfig(evaluations=20_000)).place(Problem(work, MACHINE), seed=0)
     real = replace(REAL.real, episodes=200, max_runs=8)
@@ -222,8 +218,7 @@ def test_it_never_ends_worse_than_its_start() -> None:
         last = list(trainer.run())[-1]
         best_s.append(truth.run(work, trainer.records[0].best()).makespan_s)
     start_s = truth.run(work, start).makespan_s
-    assert best_s[0] > 1.1 * start_s  # races alone let it pass
-    assert best_s[1] == start_s
+    assert best_s == [start_s, start_s]
     assert isinstance(last, RealProgress)
     assert last.best_s == last.start_s
     assert last.speedup == 1.0
