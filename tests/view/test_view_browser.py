@@ -218,6 +218,7 @@ def test_a_faster_device_and_a_slower_link(serve, plan: ViewSession) -> None:
     assert what_if.setting.speed[1] == 0.25
     page.wait_for_function("bound => report.data.traces[1].bound >= bound", arg=what_if.bound_s)
     link = page.get_by_label("Bandwidth of nvlink gpu0→gpu1")
+    before = link.input_value()
     link.fill("1")
     link.press("Enter")
     revision(page, 2)
@@ -233,7 +234,7 @@ def test_a_faster_device_and_a_slower_link(serve, plan: ViewSession) -> None:
     page.locator("#whatif h2").click()
     page.keyboard.press("Control+z")
     revision(page, 3)
-    assert link.input_value() == "20"
+    assert link.input_value() == before != "1"
 
 
 def test_saving(serve, plan: ViewSession, tmp_path: Path) -> None:
