@@ -216,7 +216,8 @@ def test_a_faster_device_and_a_slower_link(serve, plan: ViewSession) -> None:
     assert "more than at the start" in status
     assert "lower bound" in status
     assert what_if.setting.speed[1] == 0.25
-    page.wait_for_function("bound => report.data.traces[1].bound >= bound", arg=what_if.bound_s)
+    near = 0.999 * what_if.bound_s  # numbers of a page have a few digits
+    page.wait_for_function("bound => report.data.traces[1].bound >= bound", arg=near)
     link = page.get_by_label("Bandwidth of nvlink gpu0→gpu1")
     before = link.input_value()
     link.fill("1")

@@ -32,7 +32,7 @@ from doppler.scheduler.planning import plan_memory  # noqa: E402
 from doppler.sharding import shard  # noqa: E402
 from doppler.sharding.evaluate import evaluate_graph  # noqa: E402
 
-EXAMPLES = int(os.environ.get("RANK_EXAMPLES", "30"))
+EXAMPLES = int(os.environ.get("RANK_EXAMPLES", "16"))
 KILLS = int(os.environ.get("RANK_KILLS", "4"))
 ROOT = Path(__file__).parents[3]
 LAUNCHER = Path(__file__).with_name("job.py")
