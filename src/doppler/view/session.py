@@ -131,7 +131,7 @@ class ViewSession:
         with self._lock:
             if what_if.revision != since:
                 said |= what_if.update(since) | {"whatIf": self._state()}
-            elif prove is not None:
+            else:  # each time: an answer with a bound that was found may have come too late
                 said |= {"whatIf": self._state(), "bound": what_if.bound_s or None}
             return said
 

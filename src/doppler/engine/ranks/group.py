@@ -63,7 +63,7 @@ class Group:
         self._calls = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
         self.trouble: Trouble | None = None
         self.on_trouble: Callable[[], None] = lambda: None
-        self._is_closed = False
+        self._is_closed = self._has_failed = False
         self._incoming: dict[int, Any] = {}  # by task: the receive under way
         self._arrived: Callable[[int], None] = lambda task: None
         self._granted: Callable[[int], None] = lambda task: None
@@ -153,12 +153,18 @@ class Group:
         self._say(rank, MAY_COME, task)
 
     def fail(self, reason: str) -> None:
-        """Say that this rank cannot go on, so that none waits for it."""
-        if self.trouble is None and not self._is_closed:
-            self.trouble = Trouble(self.rank, reason)
-            for peer in range(self.size):
-                if peer != self.rank:
-                    self._tell(peer, reason)
+        """Say that this rank cannot go on, and why, so that none waits for it."""
+        with self._lock:
+            if self._is_closed or self._has_failed:
+                return
+            self._has_failed = True
+            if self.trouble is None:
+                self.trouble = Trouble(self.rank, reason)
+            else:  # this rank will be gone, too: others should know where it began
+                reason = f"found that {self.story(self.trouble)}"
+        for peer in range(self.size):
+            if peer not in (self.rank, self.trouble.rank):
+                self._tell(peer, reason)
 
     def check(self) -> None:
         """An error if a rank is gone, or has failed."""
@@ -265,5 +271,6 @@ class Group:
                 time.sleep(0.001)  # who listens to that rank will say so
             reason = str(error).strip().split("\n")[0]
             self._note(Trouble(self.rank, f"cannot reach the others: {reason}"))
+            self.fail("cannot go on")
             self.check()
             raise
