@@ -55,6 +55,7 @@ class ViewSession:
     ) -> None:
         """`save` is the file that an assignment is saved to, or None; no request names one."""
         self._shown, self._what_if, self._save, self._force = shown, what_if, save, force
+        self._told = (-1, 0.0)  # revision and bound of the last answer without an update
         self._config, self._lock = config or ViewConfig(), Lock()
         self._readers = {name: CurveReader(folder) for name, folder in shown.runs.items()}
         report = self._config.report
@@ -131,7 +132,9 @@ class ViewSession:
         with self._lock:
             if what_if.revision != since:
                 said |= what_if.update(since) | {"whatIf": self._state()}
-            else:  # each time: an answer with a bound that was found may have come too late
+            elif prove is not None or self._told != (since, what_if.bound_s):
+                # An update that had this bound may have come too late for the page to take it.
+                self._told = since, what_if.bound_s
                 said |= {"whatIf": self._state(), "bound": what_if.bound_s or None}
             return said
 

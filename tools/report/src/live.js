@@ -19,7 +19,7 @@ export function live(data, parts) {
         data.runs = said.runs;
         parts.training?.refresh();
       }
-      if (said.whatIf && parts.whatIf && data.view.whatIf.revision === revision) { parts.whatIf.take(said); parts.whatIf.said(); }
+      if (said.whatIf && parts.whatIf && data.view.whatIf.revision === revision) { if (parts.whatIf.take(said)) parts.whatIf.said(); }
     } catch (error) {
       banner.hidden = false;
       banner.textContent = error instanceof TypeError ? "The server does not answer: start `dop view` again. What is shown stays." : error.message;

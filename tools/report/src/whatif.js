@@ -173,16 +173,18 @@ class WhatIf {
   }
 
   // Show what the server says: of a change that was made here, or on another page of the same server.
+  // Says whether anything is new. Fields are left alone where nothing is: somebody may be typing.
   take(answer) {
     if (answer.trace) update(this.trace, answer.trace, this.data);
     const better = answer.bound !== undefined && answer.bound !== this.trace.bound;
     if (better) this.trace.bound = answer.bound;
     if (answer.machine) this.data.machine = answer.machine;
     Object.assign(this.state, answer.whatIf);
-    this.fill();
-    if (!answer.trace && !better) return;
+    if (answer.trace) this.fill();
+    if (!answer.trace && !better) return false;
     for (const part of Object.values(this.parts)) part?.refresh?.(this.trace);
     this.showBar();
+    return true;
   }
 
   said(more = "") {
