@@ -131,10 +131,11 @@ class Group:
     ) -> None:
         """Make ready for the tensors of a run: by task, the memory and the rank it comes from."""
         self._arrived, self._granted = arrived, granted
-        self._incoming = {
-            task: dist.irecv(output, src=rank, group=self._wires, tag=FIRST + task)
-            for task, (output, rank) in receives.items()
-        }
+        with self._as_engine_errors():
+            self._incoming = {
+                task: dist.irecv(output, src=rank, group=self._wires, tag=FIRST + task)
+                for task, (output, rank) in receives.items()
+            }
 
     def send(self, value: torch.Tensor, rank: int, task: int) -> None:
         """Send a tensor; returns when its memory may be used again."""
