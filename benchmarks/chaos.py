@@ -53,7 +53,7 @@ def work() -> dp.Graph:
 
 
 def slower(topology: dp.Topology, kind: str, number: int, factor: float) -> dp.Topology:
-    """The machine with one device or link that is so many times as slow."""
+    """The machine with one device or link slowed down by a factor."""
     devices, links = list(topology.devices), list(topology.links)
     if kind == "device":
         rates = {name: rate / factor for name, rate in devices[number].flops_per_s.items()}

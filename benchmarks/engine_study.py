@@ -55,6 +55,7 @@ from doppler.placers.search.orders import OrderConfig, improve_order
 from doppler.placers.warm_up import warm_up_search
 from doppler.problem import Problem
 from doppler.programs.registry import workload
+from doppler.reproduce.experiments.engines import SIZES
 from doppler.scheduler.choose import DYNAMIC, FIXED
 from doppler.sim import SimConfig, Simulator
 from doppler.trace import Trace
@@ -62,26 +63,6 @@ from doppler.training.config import TrainConfig
 from doppler.training.real import greedy
 from doppler.training.trainer import Trainer
 
-SIZES: dict[str, dict[str, dict[str, int]]] = {  # large enough to keep a device busy
-    "cuda": {
-        "ffnn": {"features": 768, "classes": 768},
-        "llama-block": {"batch": 3},
-        "llama-layer": {"batch": 3},
-    },
-    "cpu": {
-        "chainmm": {"size": 1024},
-        "ffnn": {"batch": 1024, "features": 128, "hidden": 4096, "classes": 128},
-        "llama-block": {"sequence": 256, "heads": 8, "head_dim": 64, "hidden": 1408},
-        "llama-layer": {
-            "sequence": 256,
-            "heads": 8,
-            "head_dim": 64,
-            "hidden": 1408,
-            "vocabulary": 2048,
-            "table": 512,
-        },
-    },
-}
 HEURISTICS = ("critical-path", "enumerative")
 ORDERS = 2000  # that are tried for what was trained
 DYNAMIC_ROWS = ("single", "search")  # of a study of mode `fixed`

@@ -31,7 +31,7 @@ def with_host_link(topology: dp.Topology, bytes_per_s: float) -> dp.Topology:
 
 
 def with_memory(topology: dp.Topology, sizes: list[float]) -> dp.Topology:
-    """The machine with so many bytes of memory on each device."""
+    """The machine with these sizes of memory, in bytes, one for each device."""
     pairs = zip(topology.devices, sizes, strict=True)
     return replace(topology, devices=tuple(replace(d, memory_bytes=m) for d, m in pairs))
 

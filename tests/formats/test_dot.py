@@ -135,4 +135,4 @@ def test_what_is_written_reads_back_equal(graph: Graph) -> None:
 @given(edited(TEXT))
 def test_any_text_is_read_or_refused(text: str) -> None:
     with suppress(DopplerError):
-        graph_from_text(text, "g.dot", "g", format_name="dot")
+        assert isinstance(graph_from_text(text, "g.dot", "g", format_name="dot"), Graph)

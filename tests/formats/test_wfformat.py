@@ -196,4 +196,4 @@ def test_any_graph_with_seconds_and_sizes_keeps_them(graph: Graph) -> None:
 @given(edited(json.dumps(PARTED)))
 def test_any_text_is_read_or_refused(text: str) -> None:
     with suppress(DopplerError):
-        graph_from_text(text, "w.json", "w", format_name="wfformat")
+        assert isinstance(graph_from_text(text, "w.json", "w", format_name="wfformat"), Graph)

@@ -16,7 +16,7 @@ from doppler.trace import Trace
 
 
 def changed(topology: Topology, what: str, factor: float) -> Topology:
-    """The machine with the first device, the first link, or all of them so many times as slow."""
+    """The machine with the first device, the first link, or everything slowed down by a factor."""
     count = {"device": 1, "everything": topology.num_devices, "link": 0}[what]
     moved = {"device": 0, "everything": topology.num_links, "link": 1}[what]
     devices = [

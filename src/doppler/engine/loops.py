@@ -222,8 +222,8 @@ class InlineLoop(Loop):
                     raise EngineError("the run was cancelled")
 
     def times(self) -> Times:
-        """There are none."""
-        raise NotImplementedError
+        """An error: such a run is not timed."""
+        raise EngineError("a run in the calling thread is not timed")
 
     def _check_time(self) -> None:
         """Nobody asks."""

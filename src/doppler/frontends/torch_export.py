@@ -116,7 +116,7 @@ def from_functional(
 
 
 def check_parts(parts: int | None) -> None:
-    """Raise a `ShardingError` unless operations can be cut into so many parts."""
+    """Raise a `ShardingError` unless `parts` is a valid number of shards."""
     if parts is None:
         return
     if isinstance(parts, bool) or not isinstance(parts, int) or not 1 <= parts <= MAX_PARTS:

@@ -147,7 +147,7 @@ class WhatIf:
         self._change(replace(self.setting, devices=frozen(devices)))
 
     def set_speed(self, device: int, factor: float) -> None:
-        """Make a device so many times as fast as it was given."""
+        """Set the speed of a device, relative to the speed that was given."""
         self._check_index(device, self.topology.num_devices, "device")
         speed = list(self.setting.speed)
         speed[device] = self._checked_factor(factor, 1.0, "the speed")
