@@ -1,6 +1,7 @@
 """Runs of a model whose weights do not fit on one device, with little more memory than planned.
 
-    python benchmarks/memory_runs.py [--runs N] [--backend cpu|cuda] [--results runs.jsonl] …
+    python benchmarks/memory_runs.py run [--runs N] [--backend cpu|cuda] [--results runs.jsonl] …
+    python benchmarks/memory_runs.py show runs.jsonl
 
 A multilayer perceptron on devices that each hold a share of its weights. Its memory plan moves
 weights and activations between the devices and the host. The plan's peak is then taken for the
@@ -13,8 +14,11 @@ planned and as the engine took it, the bytes that a run moves, and the seconds o
 
 import argparse
 import json
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 from limited import machine, with_memory
@@ -26,6 +30,8 @@ from doppler.scheduler.choose import MODES
 from doppler.scheduler.places import memory_places
 from doppler.scheduler.planning import plan_memory
 from doppler.sharding.evaluate import evaluate_graph
+
+Row = dict[str, Any]
 
 SPARE = 1.01  # memory of a device over the planned peak
 
@@ -41,19 +47,8 @@ def tight_plan(
     return limited, planned, memory_places(graph, limited, planned).top
 
 
-def main() -> None:
-    """Print a table, a row for each mode."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--runs", type=int, default=1000)
-    parser.add_argument("--devices", type=int, default=2)
-    parser.add_argument("--parts", type=int, default=4)
-    parser.add_argument("--batch", type=int, default=256)
-    parser.add_argument("--width", type=int, default=256)
-    parser.add_argument("--layers", type=int, default=8)
-    parser.add_argument("--share", type=float, default=0.4, help="of the weights on all devices")
-    parser.add_argument("--backend", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--results", type=Path, help="where a JSON line for each mode is added")
-    options = parser.parse_args()
+def run(options: argparse.Namespace) -> Iterator[Row]:
+    """A row for each mode."""
     program = mlp(batch=options.batch, width=options.width, layers=options.layers, dtype="float32")
     graph = dp.shard(program, options.parts)
     inputs = random_inputs(program, seed=0)
@@ -64,11 +59,6 @@ def main() -> None:
     limited = with_memory(roomy, [held] * options.devices)
     topology, planned, peak = tight_plan(graph, limited)
     assert planned.memory is not None
-    out, back = planned.memory.moved_bytes(graph)
-    print(f"weights and data {weights:.0f} B, planned peaks {peak} B")
-    print(f"a run moves {out:.0f} B to the host and {back:.0f} B from there\n")
-    print("| mode | runs | no memory | wrong outputs | peak as planned | ms per run |")
-    print("|---|---|---|---|---|---|")
     for mode in MODES:
         failures, wrong, taken = 0, 0, list[int]()
         began = perf_counter()
@@ -84,15 +74,51 @@ def main() -> None:
                     not np.allclose(found.outputs[name], value, rtol=1e-3, atol=1e-3)
                     for name, value in expected.items()
                 )
-        each_ms = 1e3 * (perf_counter() - began) / options.runs
-        same = "yes" if taken == peak else f"no: {taken}"
-        print(f"| {mode} | {options.runs} | {failures} | {wrong} | {same} | {each_ms:.2f} |")
-        if options.results:
-            row = {"backend": options.backend, "devices": options.devices, "mode": mode}
-            row |= {"runs": options.runs, "no_memory": failures, "wrong": wrong}
-            row |= {"planned_bytes": peak, "peak_bytes": taken, "ms": each_ms}
+        yield {
+            **{"backend": options.backend, "devices": options.devices, "mode": mode},
+            **{"runs": options.runs, "no_memory": failures, "wrong": wrong},
+            **{"weights_bytes": weights, "moved_bytes": planned.memory.moved_bytes(graph)},
+            **{"planned_bytes": peak, "peak_bytes": taken},
+            "ms": 1e3 * (perf_counter() - began) / options.runs,
+        }
+
+
+def show(paths: list[Path]) -> None:
+    """A table, a row for each backend and mode."""
+    names = "backend | devices | weights and data, B | moved, B | planned peak, B | mode | runs"
+    print(f"| {names} | no memory | wrong outputs | peak as planned | ms per run |")
+    print("|" + " --- |" * 11)
+    for row in (json.loads(line) for path in paths for line in path.read_text().splitlines()):
+        same = row["peak_bytes"] == row["planned_bytes"]
+        cells = [row["backend"], row["devices"], f"{row['weights_bytes']:.0f}"]
+        cells += [f"{sum(row['moved_bytes']):.0f}", max(row["planned_bytes"]), row["mode"]]
+        cells += [row["runs"], row["no_memory"], row["wrong"]]
+        cells += ["yes" if same else f"no: {row['peak_bytes']}", f"{row['ms']:.2f}"]
+        print("| " + " | ".join(map(str, cells)) + " |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    new = verbs.add_parser("run")
+    new.add_argument("--runs", type=int, default=1000)
+    new.add_argument("--devices", type=int, default=2)
+    new.add_argument("--parts", type=int, default=4)
+    new.add_argument("--batch", type=int, default=256)
+    new.add_argument("--width", type=int, default=256)
+    new.add_argument("--layers", type=int, default=8)
+    new.add_argument("--share", type=float, default=0.4, help="of the weights on all devices")
+    new.add_argument("--backend", default="cpu", choices=("cpu", "cuda"))
+    results = Path(tempfile.gettempdir()) / "memory_runs.jsonl"
+    new.add_argument("--results", type=Path, default=results)
+    verbs.add_parser("show").add_argument("results", nargs="+", type=Path)
+    options = parser.parse_args()
+    if options.verb == "run":
+        for row in run(options):
             with options.results.open("a") as file:
                 file.write(json.dumps(row) + "\n")
+        options.results = [options.results]
+    show(options.results)
 
 
 if __name__ == "__main__":

@@ -173,8 +173,11 @@ def test_memory_limits(tmp_path: Path, printed: Printed) -> None:
     assert "does not fit" not in shown
 
 
-def test_runs_with_little_memory(printed: Printed) -> None:
-    (shown,) = printed("memory_runs", ("--runs", "2"))
+def test_runs_with_little_memory(tmp_path: Path, printed: Printed) -> None:
+    results = str(tmp_path / "runs.jsonl")
+    commands = ("run", "--runs", "2", "--results", results), ("show", results)
+    ran, shown = printed("memory_runs", *commands)
+    assert ran == shown
     for mode in ("dynamic", "fixed"):
         assert f"| {mode} | 2 | 0 | 0 | yes |" in shown
 
