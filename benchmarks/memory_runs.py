@@ -75,10 +75,16 @@ def run(options: argparse.Namespace) -> Iterator[Row]:
                     for name, value in expected.items()
                 )
         yield {
-            **{"backend": options.backend, "devices": options.devices, "mode": mode},
-            **{"runs": options.runs, "no_memory": failures, "wrong": wrong},
-            **{"weights_bytes": weights, "moved_bytes": planned.memory.moved_bytes(graph)},
-            **{"planned_bytes": peak, "peak_bytes": taken},
+            "backend": options.backend,
+            "devices": options.devices,
+            "mode": mode,
+            "runs": options.runs,
+            "no_memory": failures,
+            "wrong": wrong,
+            "weights_bytes": weights,
+            "moved_bytes": planned.memory.moved_bytes(graph),
+            "planned_bytes": peak,
+            "peak_bytes": taken,
             "ms": 1e3 * (perf_counter() - began) / options.runs,
         }
 
