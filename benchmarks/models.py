@@ -128,10 +128,23 @@ def single_s(problem: Problem) -> float | None:
 
 
 def balanced(module: torch.nn.Module, problem: Problem) -> Result:
-    """The makespan of the split that Accelerate makes: layer by layer, for equal shares of memory.
+    """The makespan of the split that Accelerate makes; None where there is none, or no memory."""
+    assignment = balanced_assignment(module, problem)
+    if assignment is None:
+        return {"balanced_s": None, "balanced_devices": 0}
+    used = len(np.unique(assignment.devices[assignment.devices >= 0]))
+    try:
+        makespan_s = Simulator(problem).run(problem.graph, assignment).makespan_s
+    except OutOfMemoryError:
+        return {"balanced_s": None, "balanced_devices": used}
+    return {"balanced_s": makespan_s, "balanced_devices": used}
+
+
+def balanced_assignment(module: torch.nn.Module, problem: Problem) -> Assignment | None:
+    """The split that Accelerate makes: layer by layer, for equal shares of memory.
 
     Whole layers stay together as transformers says for each model. None where it puts weights on
-    the host or on disk, or where the assignment needs more memory than there is.
+    the host or on disk.
     """
     from accelerate import infer_auto_device_map
     from accelerate.utils import get_balanced_memory
@@ -142,16 +155,10 @@ def balanced(module: torch.nn.Module, problem: Problem) -> Result:
     memory = get_balanced_memory(module, dict(most), no_split_module_classes=whole)
     found = infer_auto_device_map(module, dict(memory), no_split_module_classes=whole)
     if not all(isinstance(place, int) for place in found.values()):
-        return {"balanced_s": None, "balanced_devices": 0}
+        return None
     assigned = [-1 if graph.is_input[v] else device_of(graph, v, found)
                 for v in range(graph.num_vertices)]  # fmt: skip
-    assignment = Assignment(devices=np.array(assigned))
-    used = len(set(assigned) - {-1})
-    try:
-        makespan_s = Simulator(problem).run(graph, assignment).makespan_s
-    except OutOfMemoryError:
-        return {"balanced_s": None, "balanced_devices": used}
-    return {"balanced_s": makespan_s, "balanced_devices": used}
+    return Assignment(devices=np.array(assigned), placer="balanced")
 
 
 def device_of(graph: Graph, v: int, devices: dict[str, Any]) -> int:

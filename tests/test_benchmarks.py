@@ -236,6 +236,37 @@ def test_models(tmp_path: Path, printed: Printed) -> None:
     assert "| llama, 4 parts | " in shown
 
 
+def test_models_on_devices(
+    tmp_path: Path,
+    printed: Printed,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pytest.importorskip("transformers")
+    pytest.importorskip("accelerate")
+    results = tmp_path / "models.jsonl"
+    tiny = {"batch": 4, "length": 8, "num_hidden_layers": 1, "hidden_size": 16}
+    quick = ("--probe", "0.1", "--budget", "0.1", "--repeats", "1", "--results", str(results))
+    (shown,) = printed("models_engine", ("run", *quick), SIZES={"cpu": {"bert": tiny}})
+    monkeypatch.syspath_prepend(FOLDER)
+    script = importlib.import_module("models_engine")
+    rows = [json.loads(line) for line in results.read_text().splitlines()]
+    assert [(row["graph"], row["placer"]) for row in rows] == list(script.CASES)
+    assert all(row["error"] < 1e-5 for row in rows)
+    assert shown.count("| whole | ") == 4
+    assert shown.count("| 4 parts | ") == len(rows) - 4
+
+    def interrupted() -> Iterator[dict[str, object]]:
+        yield rows[0]
+        raise KeyboardInterrupt
+
+    kept = tmp_path / "kept.jsonl"
+    with pytest.raises(KeyboardInterrupt):
+        script.keep(interrupted(), kept)
+    assert json.loads(kept.read_text()) == rows[0]
+    assert "| `single` | 1 | " in capsys.readouterr().out
+
+
 def test_overhead(printed: Printed) -> None:
     (shown,) = printed("overhead", ("mlp, 64 wide", "--runs", "1"))
     assert "| mlp, 64 wide | 8 | " in shown

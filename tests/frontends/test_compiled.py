@@ -304,3 +304,21 @@ def test_mistakes():
         dp.CompileConfig(min_gain=1.5)
     with pytest.raises(ConfigError, match="max_shapes"):
         dp.CompileConfig(max_shapes=0)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+@pytest.mark.parametrize("parts", [None, 4])
+@pytest.mark.parametrize("where", ["cpu", "cuda"])
+def test_gpu_partitions_run_a_compiled_module(compiled, where, parts):
+    topology = dp.Topology.uniform(4, flops_per_s=1e6, bandwidth_bytes_per_s=1e11)
+    addresses = [f"cuda:0/{i}of4" for i in range(4)]
+    devices = [replace(d, address=a) for d, a in zip(topology.devices, addresses, strict=True)]
+    topology = replace(topology, devices=tuple(devices))
+    module, args, _ = make_example("decoder")
+    module, args = module.to(where), tuple(x.to(where) for x in args)
+    fast = compiled(module, args, topology=topology, parts=parts)
+    with torch.no_grad():
+        for tokens in (args[0], args[0].flip(1)):
+            found = fast(tokens)
+            assert found.device.type == where
+            torch.testing.assert_close(found, module(tokens), rtol=1e-5, atol=1e-5)
