@@ -138,12 +138,14 @@ def _line(result: Result) -> str:
 def show(paths: list[Path]) -> None:
     """A table: means over seeds, and the range of the executions until the best."""
     rows = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
-    names = ("workload", "mode", "Stage III", "runs", "executions", "until the best", *ROWS)
+    names = ["workload", "backend", "mode", "Stage III", "runs", "executions", "until the best"]
+    names += [f"{name}, ms" for name in ROWS]
     print("| " + " | ".join([*names, "seconds"]) + " |")
     print("|" + "---|" * (len(names) + 1))
     groups: dict[tuple[str, ...], list[Result]] = {}
     for row in rows:
-        groups.setdefault((row["workload"], row["mode"], row["form"]), []).append(row)
+        key = tuple(row[name] for name in ("workload", "backend", "mode", "form"))
+        groups.setdefault(key, []).append(row)
     for key, some in groups.items():
         after = [row["best_after"] for row in some]
         cells = [*key, str(len(some)), f"{np.mean([row['executions'] for row in some]):.0f}"]

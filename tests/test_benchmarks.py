@@ -163,7 +163,7 @@ def test_stage_three(tmp_path: Path, printed: Printed) -> None:
         assert (line["executions"] == 8) == (line["form"] == "plain")
         assert np.mean(line["ms"]["best"]) <= 1.1 * np.mean(line["ms"]["start"])
     (shown,) = printed("stage3", ("show", str(results)))
-    assert "| chainmm | fixed | plain | 1 | 8 | " in shown
+    assert "| chainmm | sim | fixed | plain | 1 | 8 | " in shown
 
 
 def test_memory_limits(tmp_path: Path, printed: Printed) -> None:
