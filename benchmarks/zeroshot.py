@@ -261,7 +261,7 @@ def known(settings: Settings, make: Callable[[], DrawnProblem], seed: int) -> Re
         "bound": lower_bounds(graph, topology).best_s,
     }
     about = {"graph": graph.name, "topology": topology.name, "search_s": settings.seconds}
-    return about | {key: _number(value) for key, value in found.items()}
+    return about | {key: finite(value) for key, value in found.items()}
 
 
 def placed(settings: Settings, case: str, make: Callable[[], DrawnProblem], seed: int) -> Result:
@@ -273,7 +273,7 @@ def placed(settings: Settings, case: str, make: Callable[[], DrawnProblem], seed
     with_it_s = auto_s(placer, problem.graph, problem.topology, AUTO_S)
     guess_s, _ = policy_s(untrained(seed), problem.graph, problem.topology)
     found = {"policy": made_s, "auto": with_it_s, "untrained": guess_s}
-    return {"inference_s": took_s} | {key: _number(value) for key, value in found.items()}
+    return {"inference_s": took_s} | {key: finite(value) for key, value in found.items()}
 
 
 def _of_size(size: int, number: int) -> tuple[Graph, Topology]:
@@ -291,7 +291,7 @@ def plain_time(size: int, seconds: float, number: int, seed: int) -> Result:
         "from random": from_random_s(graph, topology, seconds),
     }
     about = {"graph": graph.name, "topology": topology.name}
-    return about | {key: _number(value) for key, value in found.items()}
+    return about | {key: finite(value) for key, value in found.items()}
 
 
 def equal_time(settings: Settings, size: int, seconds: float, number: int, seed: int) -> Result:
@@ -303,7 +303,7 @@ def equal_time(settings: Settings, size: int, seconds: float, number: int, seed:
         "auto": auto_s(placer, graph, topology, seconds),
         "from policy": from_policy_s(placer, graph, topology, seconds),
     }
-    return {key: _number(value) for key, value in found.items()}
+    return {key: finite(value) for key, value in found.items()}
 
 
 def tuning(settings: Settings, label: str, seed: int) -> Result:
@@ -321,10 +321,11 @@ def tuning(settings: Settings, label: str, seed: int) -> Result:
             pass
         found[name] = policy_s(DopplerPlacer(trainer.policy), graph, topology)[0]
         found[f"{name} run"] = trainer.records[0].best_s
-    return {key: _number(value) for key, value in found.items()}
+    return {key: finite(value) for key, value in found.items()}
 
 
-def _number(value: float) -> float | None:
+def finite(value: float) -> float | None:
+    """The value, or None where it is infinite: JSON has no infinity."""
     return float(value) if isfinite(value) else None
 
 

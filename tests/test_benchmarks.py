@@ -115,6 +115,31 @@ def test_zero_shot(tmp_path: Path, printed: Printed) -> None:
         assert row in told
 
 
+def test_sealed(tmp_path: Path, printed: Printed) -> None:
+    results, log = tmp_path / "results.jsonl", tmp_path / "looks.csv"
+    where = ("--results", str(results), "--seconds", "0.1", "--count", "2", "--sized", "1")
+    hurry = {"AUTO_S": 0.1, "LARGE": [60], "BUDGETS_S": [0.1], "SAMPLES": 4, "POLICY_S": 0.1}
+    logged = ("--log", str(log))
+    commands = [
+        (*logged, "run", "*/validation/1*", *where),
+        (*logged, "show", str(results)),
+        (*logged, "run", "*/workflows/1*", "time/*", *where),
+        (*logged, "show", str(results)),
+        (*logged, "list"),
+    ]
+    _, before, _, after, listed = printed("sealed", *commands, **hurry)
+    assert "looked at 0 times" in before
+    assert "looked at 1 times" in after
+    assert log.read_text().splitlines()[1].endswith(",3,shipped")
+    assert "### `validation`: 1 problems" in before
+    assert "### `workflows`: 1 problems" in after
+    assert "| 60 | 0.1 | 1 | " in after
+    assert {"known/models/bert/16", "placed/hard/llama-layer/0"} <= set(listed.split())
+    rows = [json.loads(line) for line in results.read_text().splitlines()]
+    for row in rows:
+        assert all(row[key] is None or row[key] > 0 for key in row if key.endswith("search"))
+
+
 def test_engine_study(tmp_path: Path, printed: Printed) -> None:
     results = tmp_path / "results.jsonl"
     tiny = ("--size", "size=64", "--repeats", "1", "--traces", "1", "--check-repeats", "1")

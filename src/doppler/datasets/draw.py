@@ -66,7 +66,7 @@ def draw_problem(
     give the same problem with it. `machines` takes the machine from another split.
     """
     families = _eligible(split, min_vertices, max_vertices, without)
-    rng = _rng(seed, split)
+    rng = seeded(seed, split)
     groups = _shuffled(rng, [family.group for family in FAMILIES.values()])
     members = _shuffled(rng, list(FAMILIES))
     group = next(group for group in groups if any(f.group == group for f in families.values()))
@@ -122,7 +122,7 @@ def make_problem(
             f"`{family}` has {found.smallest} to {found.largest} vertices, "
             f"not {min_vertices} to {max_vertices}"
         )
-    rng = _rng(seed, family, machine)
+    rng = seeded(seed, family, machine)
     topology = MACHINES[machine].draw(rng)
     topology = replace(topology, name=f"{machine}{topology.num_devices}-{seed}")
     graph = found.draw(rng, topology, low, high)
@@ -173,7 +173,7 @@ def _check_seed(seed: int) -> None:
         raise ConfigError(f"seed is {seed}, must not be negative")
 
 
-def _rng(seed: int, *names: str) -> np.random.Generator:
+def seeded(seed: int, *names: str) -> np.random.Generator:
     """A generator for a seed and what it is for, independent of those for anything else."""
     _check_seed(seed)
     return np.random.default_rng([seed, *(crc32(name.encode()) for name in names)])

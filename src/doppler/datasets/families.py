@@ -1,4 +1,4 @@
-"""FAMILIES: families of graphs, by split and by what they are related to."""
+"""FAMILIES: families of graphs, by split and by what they are related to; and sealed ones."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from doppler.datasets import shapes
+from doppler.datasets import shapes, workflows
 from doppler.datasets.chance import whole
 from doppler.datasets.sketch import Sketch, price
 from doppler.datasets.workloads import draw_cholesky, draw_workload
@@ -25,7 +25,7 @@ class Family:
 
     name: str
     group: str  # of close relatives, which are held out together
-    split: str  # `train`, `validation` or `test`: that of its group
+    split: str  # `train`, `validation`, `test` or `sealed`: that of its group
     description: str
     draw: Callable[[np.random.Generator, Topology, int, int], Graph]
     smallest: int = SMALLEST  # vertices that it comes with, from
@@ -82,5 +82,16 @@ FAMILIES = {
         _shape("fft", "test", shapes.fft),
         _shape("grids", "test", shapes.stencil),
         _shape("grids", "test", shapes.wavefront),
+    )
+}
+# Not among the others: adding to them would change what every seed draws.
+SEALED_FAMILIES = {
+    family.name: family
+    for family in (
+        _shape("workflows", "sealed", workflows.mosaic),
+        _shape("workflows", "sealed", workflows.sequencing),
+        _shape("stragglers", "sealed", workflows.stragglers),
+        _shape("sparse", "sealed", workflows.block_sparse),
+        _shape("replicas", "sealed", workflows.data_parallel),
     )
 }

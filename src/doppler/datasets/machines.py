@@ -1,4 +1,4 @@
-"""MACHINES: families of machines of 2 to 16 devices, by split."""
+"""MACHINES: families of machines of 2 to 16 devices, by split; and sealed ones, up to 64."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -11,6 +11,7 @@ from doppler.topology.topology import Device, Host, Link, Topology
 
 MAX_DEVICES = 16
 FASTEST = 8.0  # times as fast as the slowest device of a machine, at most
+MOST_DEVICES, FASTEST_OF_MANY = 64, 16.0  # the same of sealed machines
 Draw = Callable[[np.random.Generator], Topology]
 
 
@@ -19,7 +20,7 @@ class MachineFamily:
     """A family of machines."""
 
     name: str
-    split: str  # `train`, `validation` or `test`
+    split: str  # `train`, `validation`, `test` or `sealed`
     description: str
     draw: Draw
 
@@ -228,6 +229,57 @@ def shared_bus(rng: np.random.Generator) -> Topology:
     return _machine(rng, devices, [replace(link, name="bus")], _shared(len(devices)))
 
 
+def switch(rng: np.random.Generator) -> Topology:
+    """Up to 64 devices, often of many speeds, each with a port of its own on one switch."""
+    devices = _many_speeds(rng, whole(rng, 2, MOST_DEVICES))
+    port = _fast(rng, devices[0]) if coin(rng) else _slow(rng)
+    count = len(devices)
+    route = np.where(np.eye(count, dtype=np.bool_), -1, np.arange(count)[:, None])
+    return _machine(rng, devices, [replace(port, name=f"port{i}") for i in range(count)], route)
+
+
+def cluster(rng: np.random.Generator) -> Topology:
+    """Hosts of equal devices with fast ports; what leaves a host shares its slow uplink."""
+    return _hosts(rng, alike=True)
+
+
+def uneven_cluster(rng: np.random.Generator) -> Topology:
+    """The same with hosts of several generations."""
+    return _hosts(rng, alike=False)
+
+
+def _many_speeds(rng: np.random.Generator, count: int) -> list[Device]:
+    """Equal devices, or half the time of any speeds within a factor of 16."""
+    base = _device(rng)
+    if coin(rng):
+        return [base] * count
+    factors = [about(rng, 1.0, FASTEST_OF_MANY) for _ in range(count)]
+    return [_slower(base, factor, factor**0.7) for factor in factors]
+
+
+def _hosts(rng: np.random.Generator, *, alike: bool) -> Topology:
+    size = int(rng.choice((2, 4, 4, 8)))
+    number = whole(rng, 2, MOST_DEVICES // size)
+    base = _device(rng)
+    kinds = [base if alike else _slower(base, f, f**0.7) for f in _factors(rng, number)]
+    devices = [kind for kind in kinds for _ in range(size)]
+    count, host = number * size, np.arange(number * size) // size
+    fast = _fast(rng, base)
+    slow = _slow(rng, int(rng.integers(1, 5)), fast)
+    links = [replace(fast, name=f"port{i}") for i in range(count)]
+    links += [replace(slow, name=f"uplink{i}") for i in range(number)]
+    inside = host[:, None] == host[None, :]
+    route = np.where(inside, np.arange(count)[:, None], count + host[:, None])
+    np.fill_diagonal(route, -1)
+    return _machine(rng, devices, links, route, [f"host{i}" for i in host.tolist()])
+
+
+def _factors(rng: np.random.Generator, number: int) -> list[float]:
+    """How much slower each host is than the fastest: one of three, the first not at all."""
+    kinds = [1.0, about(rng, 1.5, 4.0), about(rng, 4.0, FASTEST_OF_MANY)]
+    return [1.0, *(kinds[i] for i in rng.integers(3, size=number - 1).tolist())]
+
+
 def _row(name: str, split: str, draw: Draw) -> MachineFamily:
     return MachineFamily(name, split, (draw.__doc__ or "").strip().splitlines()[0], draw)
 
@@ -244,5 +296,14 @@ MACHINES = {
         _row("unequal-islands", "validation", unequal_islands),
         _row("shared-bus", "test", shared_bus),
         _row("three-speeds", "test", three_speeds),
+    )
+}
+# Not among the others: adding to them would change what every seed draws.
+SEALED_MACHINES = {
+    machine.name: machine
+    for machine in (
+        _row("switch", "sealed", switch),
+        _row("cluster", "sealed", cluster),
+        _row("uneven-cluster", "sealed", uneven_cluster),
     )
 }
