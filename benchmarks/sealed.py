@@ -51,8 +51,9 @@ import doppler as dp
 from doppler.datasets import DrawnProblem, draw_problem
 from doppler.datasets.chance import log_uniform
 from doppler.datasets.draw import seeded
-from doppler.datasets.machines import SEALED_MACHINES
-from doppler.datasets.sealed import SEALED_RATIOS, sealed_problem, with_ratio
+from doppler.datasets.machines import MOST_DEVICES, SEALED_MACHINES
+from doppler.datasets.sealed import SEALED_RATIOS, sealed_problem
+from doppler.datasets.sketch import with_ratio
 from doppler.mdp import make_instance
 from doppler.mdp.rollout import GREEDY, Sampling
 from doppler.placers import lower_bounds
@@ -127,7 +128,7 @@ def model_problem(name: str, parts: int, number: int) -> DrawnProblem:
     graph = from_torch(module, args, kwargs, parts=parts if parts > 1 else None).graph
     machines = list(SEALED_MACHINES)
     machine = machines[number % len(machines)]
-    topology = SEALED_MACHINES[machine].draw(seeded(number, "models", name))
+    topology = SEALED_MACHINES[machine].draw(seeded(number, "models", name), MOST_DEVICES)
     return DrawnProblem(graph, replace(topology, name=f"{machine}-{name}"), name, number, machine)
 
 

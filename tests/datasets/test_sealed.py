@@ -5,7 +5,8 @@ import pytest
 from doppler.datasets import FAMILIES, MACHINES, RATIOS, communication_ratio
 from doppler.datasets.families import SEALED_FAMILIES
 from doppler.datasets.machines import SEALED_MACHINES
-from doppler.datasets.sealed import SEALED_RATIOS, sealed_problem, with_ratio
+from doppler.datasets.sealed import SEALED_RATIOS, sealed_problem
+from doppler.datasets.sketch import with_ratio
 from doppler.errors import ConfigError
 from doppler.placers.lists.schedulers import HeftPlacer, MemoryEtfPlacer
 from doppler.placers.lists.trivial import RoundRobinPlacer

@@ -14,7 +14,7 @@ from policies.arrays.making import array_policy, write_policy  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 from training.tiny import CONFIG, press, rows, take  # noqa: E402
 
-from doppler.datasets import FAMILIES  # noqa: E402
+from doppler.datasets import FAMILIES, communication_ratio  # noqa: E402
 from doppler.datasets.recipe import Recipe, recipe_from, recipe_to  # noqa: E402
 from doppler.errors import (  # noqa: E402
     CheckpointError,
@@ -71,9 +71,28 @@ def test_what_is_left_out_is_not_drawn() -> None:
         replace(RECIPE, without=("nothing",)).draw()
 
 
+def test_machines_and_ratios_may_be_wider() -> None:
+    wide = replace(RECIPE, problems=24, max_devices=64, ratios=(0.01, 100.0))
+    recipe, drawn = wide.draw()
+    ratios = [communication_ratio(p.graph, p.topology) for p in drawn]
+    assert min(ratios) < 0.05
+    assert max(ratios) > 20
+    assert max(p.topology.num_devices for p in drawn) > 16
+    assert recipe_from(json.loads(json.dumps(recipe_to(recipe))), "x") == recipe
+    for wrong in ((1.0,), (2.0, 1.0), (0.0, 1.0)):
+        with pytest.raises(ConfigError, match="ratios"):
+            replace(RECIPE, ratios=wrong)
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("problems", 0), ("validation", -1), ("evaluations", 0), ("validate_every_s", -1.0)],
+    [
+        ("problems", 0),
+        ("max_devices", 8),
+        ("validation", -1),
+        ("evaluations", 0),
+        ("validate_every_s", -1.0),
+    ],
 )
 def test_recipes_that_are_none(key: str, value: float) -> None:
     with pytest.raises(ConfigError, match=key):

@@ -56,6 +56,16 @@ def pretrain(
         str | None,
         typer.Option(metavar="A,B", help="Families to leave out, each with its whole group."),
     ] = None,
+    max_devices: Annotated[
+        int | None, typer.Option(min=16, help="Of their machines, at most. Default: 16.")
+    ] = None,
+    ratios: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LOW,HIGH",
+            help="Of communication to computation. Default: those of the families, about 0.1,10.",
+        ),
+    ] = None,
     seed: TrainingSeed = None,
     threads: Threads = None,
     device: TorchDevice = None,
@@ -92,6 +102,8 @@ def pretrain(
         "validate_every_s": validate_every,
         "evaluations": evaluations,
         "without": without,
+        "max_devices": max_devices,
+        "ratios": ratios,
     }
     options = {"seconds": budget, "seed": seed, "device": device, "threads": threads}
     if resume:
@@ -137,6 +149,8 @@ def _start(
     given = {key: value for key, value in drawing.items() if value is not None}
     if "without" in given:
         given["without"] = tuple(n.strip() for n in given["without"].split(",") if n.strip())
+    if "ratios" in given:
+        given["ratios"] = _numbers(given["ratios"])
     recipe = Recipe(seed=config.seed, **given)
     # From here on torch is needed, which takes a while to import.
     from doppler.runs.run import start_run
@@ -146,6 +160,13 @@ def _start(
         manifest = pretraining(recipe, config, start=start, command=command_line())
         policy = None if start is None else starting_policy(start)
         return start_run(manifest, output, policy=policy, save_every_s=save_every, wandb=wandb)
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(map(float, text.split(",")))
+    except ValueError:
+        raise ConfigError(f"--ratios is {text!r}, must be two numbers, such as 0.1,10") from None
 
 
 def _resume(

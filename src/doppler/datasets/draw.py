@@ -7,10 +7,11 @@ from zlib import crc32
 
 import numpy as np
 
-from doppler.datasets.chance import coin
+from doppler.datasets.chance import coin, log_uniform
 from doppler.datasets.families import FAMILIES, SMALLEST, Family
-from doppler.datasets.machines import MACHINES
+from doppler.datasets.machines import MACHINES, MAX_DEVICES
 from doppler.datasets.memory import SLACK, limit_memory
+from doppler.datasets.sketch import with_ratio
 from doppler.errors import ConfigError, UnknownNameError
 from doppler.graph.graph import Graph
 from doppler.problem import Problem
@@ -58,12 +59,16 @@ def draw_problem(
     min_vertices: int = SMALLEST,
     without: Sequence[str] = (),
     machines: str | None = None,
+    max_devices: int = MAX_DEVICES,
+    ratios: Sequence[float] = (),
 ) -> DrawnProblem:
     """The problem of a split with that seed: `train`, `validation`, `test`, or `all` of them.
 
     Groups of families are equally likely, and so are the families of a group. `without` leaves out
     the named families and all others of their groups; seeds that would not have drawn one of them
-    give the same problem with it. `machines` takes the machine from another split.
+    give the same problem with it. `machines` takes the machine from another split; `max_devices`
+    allows larger ones. With two `ratios`, the ratio of communication to computation is log-uniform
+    between them, and the links of the machine are as fast as that needs.
     """
     families = _eligible(split, min_vertices, max_vertices, without)
     rng = seeded(seed, split)
@@ -73,7 +78,15 @@ def draw_problem(
     family = next(n for n in members if n in families and families[n].group == group)
     where = _check_split(split if machines is None else machines)
     machine = next(n for n in _shuffled(rng, list(MACHINES)) if _within(MACHINES[n].split, where))
-    return make_problem(family, machine, seed, max_vertices=max_vertices, min_vertices=min_vertices)
+    return make_problem(
+        family,
+        machine,
+        seed,
+        max_vertices=max_vertices,
+        min_vertices=min_vertices,
+        max_devices=max_devices,
+        ratios=ratios,
+    )
 
 
 def problems(
@@ -85,6 +98,8 @@ def problems(
     min_vertices: int = SMALLEST,
     without: Sequence[str] = (),
     machines: str | None = None,
+    max_devices: int = MAX_DEVICES,
+    ratios: Sequence[float] = (),
 ) -> Iterator[DrawnProblem]:
     """`count` problems of a split, one after the other, each with a seed that follows from `seed`.
 
@@ -99,6 +114,8 @@ def problems(
             min_vertices=min_vertices,
             without=without,
             machines=machines,
+            max_devices=max_devices,
+            ratios=ratios,
         )
 
 
@@ -109,6 +126,8 @@ def make_problem(
     *,
     max_vertices: int = MAX_VERTICES,
     min_vertices: int = SMALLEST,
+    max_devices: int = MAX_DEVICES,
+    ratios: Sequence[float] = (),
 ) -> DrawnProblem:
     """The problem of a family of graphs on a family of machines with that seed."""
     if family not in FAMILIES:
@@ -123,10 +142,12 @@ def make_problem(
             f"not {min_vertices} to {max_vertices}"
         )
     rng = seeded(seed, family, machine)
-    topology = MACHINES[machine].draw(rng)
+    topology = MACHINES[machine].draw(rng, max_devices)
     topology = replace(topology, name=f"{machine}{topology.num_devices}-{seed}")
     graph = found.draw(rng, topology, low, high)
     graph = replace(graph, name=f"{family}{graph.num_vertices}-{seed}")
+    if ratios:
+        topology = with_ratio(graph, topology, log_uniform(seeded(seed, "ratio"), *ratios))
     if coin(rng, LIMITED):
         topology = limit_memory(graph, topology, float(rng.uniform(*SLACK)))
     return DrawnProblem(graph, topology, family, seed, machine)

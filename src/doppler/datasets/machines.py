@@ -9,10 +9,11 @@ from doppler.base.arrays import IntArray
 from doppler.datasets.chance import about, coin, log_uniform, rounded, whole
 from doppler.topology.topology import Device, Host, Link, Topology
 
-MAX_DEVICES = 16
+MAX_DEVICES = 16  # unless more are asked for
 FASTEST = 8.0  # times as fast as the slowest device of a machine, at most
-MOST_DEVICES, FASTEST_OF_MANY = 64, 16.0  # the same of sealed machines
-Draw = Callable[[np.random.Generator], Topology]
+MOST_DEVICES = 64  # of sealed machines
+FASTEST_OF_MANY = 16.0  # and how much faster the fastest of them may be
+Draw = Callable[[np.random.Generator, int], Topology]  # at most so many devices
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,25 +127,25 @@ def _even_pairs(rng: np.random.Generator, devices: list[Device]) -> Topology:
     return _machine(rng, devices, *_pairwise(len(devices), lambda a, b: link))
 
 
-def equal(rng: np.random.Generator) -> Topology:
+def equal(rng: np.random.Generator, most: int) -> Topology:
     """Equal devices, equal links between all pairs."""
-    return _even_pairs(rng, _equal(rng, whole(rng, 2, MAX_DEVICES)))
+    return _even_pairs(rng, _equal(rng, whole(rng, 2, most)))
 
 
-def two_speeds(rng: np.random.Generator) -> Topology:
+def two_speeds(rng: np.random.Generator, most: int) -> Topology:
     """Devices of two speeds, equal links between all pairs."""
-    return _even_pairs(rng, _classes(rng, whole(rng, 2, MAX_DEVICES), [about(rng, 1.5, FASTEST)]))
+    return _even_pairs(rng, _classes(rng, whole(rng, 2, most), [about(rng, 1.5, FASTEST)]))
 
 
-def three_speeds(rng: np.random.Generator) -> Topology:
+def three_speeds(rng: np.random.Generator, most: int) -> Topology:
     """Devices of three speeds, equal links between all pairs."""
     factors = [about(rng, 1.5, 3.0), about(rng, 3.0, FASTEST)]
-    return _even_pairs(rng, _classes(rng, whole(rng, 3, MAX_DEVICES), factors))
+    return _even_pairs(rng, _classes(rng, whole(rng, 3, most), factors))
 
 
-def uneven_links(rng: np.random.Generator) -> Topology:
+def uneven_links(rng: np.random.Generator, most: int) -> Topology:
     """Links of three grades between pairs of devices, as on a server with few NVLinks."""
-    count = whole(rng, 3, MAX_DEVICES)
+    count = whole(rng, 3, most)
     devices = _maybe_two(rng, count)
     best = _fast(rng, devices[0])
     grade = rng.choice((1.0, 2.0, 8.0), size=(count, count))
@@ -156,9 +157,9 @@ def uneven_links(rng: np.random.Generator) -> Topology:
     return _machine(rng, devices, *_pairwise(count, link))
 
 
-def ring(rng: np.random.Generator) -> Topology:
+def ring(rng: np.random.Generator, most: int) -> Topology:
     """Devices on a ring: bandwidth falls and latency grows with the distance."""
-    count = whole(rng, 4, MAX_DEVICES)
+    count = whole(rng, 4, most)
     devices = _equal(rng, count)
     best = _fast(rng, devices[0])
 
@@ -169,15 +170,15 @@ def ring(rng: np.random.Generator) -> Topology:
     return _machine(rng, devices, *_pairwise(count, link))
 
 
-def _island_sizes(rng: np.random.Generator) -> tuple[int, int]:
+def _island_sizes(rng: np.random.Generator, most: int) -> tuple[int, int]:
     """Islands, and devices of each."""
     size = int(rng.choice((2, 2, 3, 4, 4, 8)))
-    return int(rng.integers(2, 1 + MAX_DEVICES // size)), size
+    return int(rng.integers(2, 1 + max(2, most // size))), size
 
 
-def islands(rng: np.random.Generator) -> Topology:
+def islands(rng: np.random.Generator, most: int) -> Topology:
     """Groups of equal devices: fast links inside, slow ones across, for each pair or each group."""
-    number, size = _island_sizes(rng)
+    number, size = _island_sizes(rng, most)
     count = number * size
     devices = _equal(rng, count)
     fast = _fast(rng, devices[0])
@@ -201,9 +202,9 @@ def _used(links: list[Link], route: IntArray) -> tuple[list[Link], IntArray]:
     return [links[i] for i in used.tolist()], number[route]
 
 
-def unequal_islands(rng: np.random.Generator) -> Topology:
+def unequal_islands(rng: np.random.Generator, most: int) -> Topology:
     """Two islands of unequal speed; whatever leaves one shares a slow link of few lanes."""
-    size, other = whole(rng, 1, 8), whole(rng, 2, 8)
+    size, other = whole(rng, 1, most // 2), whole(rng, 2, most // 2)
     count, base, factor = size + other, _device(rng), about(rng, 1.5, FASTEST)
     devices = [base] * size + [_slower(base, factor, factor**0.5)] * other
     fast = _fast(rng, base)
@@ -215,37 +216,37 @@ def unequal_islands(rng: np.random.Generator) -> Topology:
     return _machine(rng, devices, links, route, ["near" if i else "far" for i in inside.tolist()])
 
 
-def host_bounce(rng: np.random.Generator) -> Topology:
+def host_bounce(rng: np.random.Generator, most: int) -> Topology:
     """All transfers through the host: one slow link that two to four share at a time."""
-    devices = _maybe_two(rng, whole(rng, 2, MAX_DEVICES))
+    devices = _maybe_two(rng, whole(rng, 2, most))
     link = _slow(rng, lanes=int(rng.integers(2, 5)))
     return _machine(rng, devices, [link], _shared(len(devices)))
 
 
-def shared_bus(rng: np.random.Generator) -> Topology:
+def shared_bus(rng: np.random.Generator, most: int) -> Topology:
     """All transfers on one bus, one at a time."""
-    devices = _maybe_two(rng, whole(rng, 2, MAX_DEVICES))
+    devices = _maybe_two(rng, whole(rng, 2, most))
     link = _fast(rng, devices[0]) if coin(rng) else _slow(rng)
     return _machine(rng, devices, [replace(link, name="bus")], _shared(len(devices)))
 
 
-def switch(rng: np.random.Generator) -> Topology:
+def switch(rng: np.random.Generator, most: int) -> Topology:
     """Up to 64 devices, often of many speeds, each with a port of its own on one switch."""
-    devices = _many_speeds(rng, whole(rng, 2, MOST_DEVICES))
+    devices = _many_speeds(rng, whole(rng, 2, most))
     port = _fast(rng, devices[0]) if coin(rng) else _slow(rng)
     count = len(devices)
     route = np.where(np.eye(count, dtype=np.bool_), -1, np.arange(count)[:, None])
     return _machine(rng, devices, [replace(port, name=f"port{i}") for i in range(count)], route)
 
 
-def cluster(rng: np.random.Generator) -> Topology:
+def cluster(rng: np.random.Generator, most: int) -> Topology:
     """Hosts of equal devices with fast ports; what leaves a host shares its slow uplink."""
-    return _hosts(rng, alike=True)
+    return _hosts(rng, most, alike=True)
 
 
-def uneven_cluster(rng: np.random.Generator) -> Topology:
+def uneven_cluster(rng: np.random.Generator, most: int) -> Topology:
     """The same with hosts of several generations."""
-    return _hosts(rng, alike=False)
+    return _hosts(rng, most, alike=False)
 
 
 def _many_speeds(rng: np.random.Generator, count: int) -> list[Device]:
@@ -257,9 +258,9 @@ def _many_speeds(rng: np.random.Generator, count: int) -> list[Device]:
     return [_slower(base, factor, factor**0.7) for factor in factors]
 
 
-def _hosts(rng: np.random.Generator, *, alike: bool) -> Topology:
+def _hosts(rng: np.random.Generator, most: int, *, alike: bool) -> Topology:
     size = int(rng.choice((2, 4, 4, 8)))
-    number = whole(rng, 2, MOST_DEVICES // size)
+    number = whole(rng, 2, most // size)
     base = _device(rng)
     kinds = [base if alike else _slower(base, f, f**0.7) for f in _factors(rng, number)]
     devices = [kind for kind in kinds for _ in range(size)]

@@ -9,6 +9,7 @@ from doppler.base.arrays import unbox_fields
 from doppler.base.progress import report
 from doppler.datasets import DrawnProblem, problems
 from doppler.datasets.families import LARGEST, SMALLEST
+from doppler.datasets.machines import MAX_DEVICES
 from doppler.errors import ConfigError, FormatError
 
 SAMPLES = 128  # of the policy, beside the greedy ones
@@ -24,6 +25,8 @@ class Recipe:
     max_vertices: int = 300
     min_vertices: int = SMALLEST
     without: tuple[str, ...] = ()  # families left out, with all others of their groups
+    max_devices: int = MAX_DEVICES
+    ratios: tuple[float, ...] = ()  # of communication, two of them; none: those of the families
     split: str = "train"
     seed: int = 0
     validation: int = 24  # problems of split `validation` to measure it by; 0: it is not measured
@@ -37,6 +40,10 @@ class Recipe:
         for name, least in (("problems", 1), ("validation", 0), ("samples", 0), ("evaluations", 1)):
             if (value := getattr(self, name)) < least:
                 raise ConfigError(f"{name} is {value}, must be at least {least}")
+        if self.max_devices < MAX_DEVICES:
+            raise ConfigError(f"max_devices is {self.max_devices}, must be at least {MAX_DEVICES}")
+        if self.ratios and not (len(self.ratios) == 2 and 0 < self.ratios[0] <= self.ratios[1]):
+            raise ConfigError(f"ratios are {self.ratios}, must be two positive numbers, or none")
         if not self.validate_every_s >= 0:
             raise ConfigError(f"validate_every_s is {self.validate_every_s}, must not be negative")
         if self.max_vertices > LARGEST:
@@ -52,6 +59,8 @@ class Recipe:
             max_vertices=self.max_vertices,
             min_vertices=self.min_vertices,
             without=self.without,
+            max_devices=self.max_devices,
+            ratios=self.ratios,
         )
         for problem in every:
             drawn.append(problem)
@@ -74,6 +83,8 @@ class Recipe:
             *("validation", self.validation, self.seed),
             max_vertices=self.max_vertices,
             min_vertices=self.min_vertices,
+            max_devices=self.max_devices,
+            ratios=self.ratios,
         )
         return tuple(drawn)
 
@@ -88,7 +99,7 @@ def digest_of(drawn: Iterable[DrawnProblem]) -> str:
 
 def recipe_to(recipe: Recipe) -> dict[str, Any]:
     """JSON values of a recipe."""
-    return asdict(recipe) | {"without": list(recipe.without)}
+    return asdict(recipe) | {"without": list(recipe.without), "ratios": list(recipe.ratios)}
 
 
 def recipe_from(document: Any, source: str) -> Recipe:
@@ -101,6 +112,7 @@ def recipe_from(document: Any, source: str) -> Recipe:
         if type(document[key]) not in kinds:
             raise FormatError(f"{source}: `recipe.{key}` is of the wrong type")
     try:
-        return Recipe(**{**document, "without": tuple(map(str, document["without"]))})
-    except ConfigError as error:
-        raise FormatError(f"{source}: `recipe`: {error.message}") from None
+        lists = {"without": tuple(map(str, document["without"]))}
+        return Recipe(**{**document, **lists, "ratios": tuple(map(float, document["ratios"]))})
+    except (ConfigError, TypeError, ValueError) as error:
+        raise FormatError(f"{source}: `recipe`: {error}") from None

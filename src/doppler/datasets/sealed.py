@@ -7,15 +7,13 @@ cannot draw them: they are in no split.
 
 from dataclasses import replace
 
-from doppler.datasets.chance import coin, log_uniform, rounded
+from doppler.datasets.chance import coin, log_uniform
 from doppler.datasets.draw import LIMITED, DrawnProblem, seeded
 from doppler.datasets.families import LARGEST, SEALED_FAMILIES, SMALLEST
-from doppler.datasets.machines import SEALED_MACHINES
+from doppler.datasets.machines import MOST_DEVICES, SEALED_MACHINES
 from doppler.datasets.memory import SLACK, limit_memory
-from doppler.datasets.sketch import communication_ratio
+from doppler.datasets.sketch import with_ratio
 from doppler.errors import ConfigError
-from doppler.graph.graph import Graph
-from doppler.topology.topology import Topology
 
 SEALED_RATIOS = (0.01, 100.0)  # of communication to computation, see `communication_ratio`
 MAX_VERTICES = 1000
@@ -38,7 +36,7 @@ def sealed_problem(
     family = families[number % len(families)]
     machine = machines[number // len(families) % len(machines)]
     rng = seeded(number, "sealed", family, machine)
-    topology = SEALED_MACHINES[machine].draw(rng)
+    topology = SEALED_MACHINES[machine].draw(rng, MOST_DEVICES)
     topology = replace(topology, name=f"{machine}{topology.num_devices}-{number}")
     graph = SEALED_FAMILIES[family].draw(rng, topology, min_vertices, max_vertices)
     graph = replace(graph, name=f"{family}{graph.num_vertices}-{number}")
@@ -46,31 +44,3 @@ def sealed_problem(
     if coin(rng, LIMITED):
         topology = limit_memory(graph, topology, float(rng.uniform(*SLACK)))
     return DrawnProblem(graph, topology, family, number, machine)
-
-
-def with_ratio(graph: Graph, topology: Topology, ratio: float) -> Topology:
-    """The topology with links as fast as that ratio of communication to computation needs.
-
-    Latencies stay, unless they alone were more than half of a transfer.
-
-    >>> import doppler as dp
-    >>> graph, topology = dp.shard(dp.programs.chainmm(size=64), 2), dp.topology("p100x4")
-    >>> round(communication_ratio(graph, with_ratio(graph, topology, 4.0)), 1)
-    4.0
-    """
-    instant = [replace(link, latency_s=0.0) for link in topology.links]
-    bytes_part = communication_ratio(graph, replace(topology, links=tuple(instant)))
-    if not bytes_part:
-        return topology
-    latency_part = communication_ratio(graph, topology) - bytes_part
-    shorter = min(1.0, ratio / 2 / latency_part) if latency_part > 0 else 1.0
-    slower = (ratio - shorter * latency_part) / bytes_part
-    links = [
-        replace(
-            link,
-            bandwidth_bytes_per_s=rounded(link.bandwidth_bytes_per_s / slower),
-            latency_s=rounded(link.latency_s * shorter),
-        )
-        for link in topology.links
-    ]
-    return replace(topology, links=tuple(links))

@@ -1,7 +1,7 @@
 """Sketch: tasks and what they read, before they have names, flops and bytes; and its price."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -73,6 +73,34 @@ def communication_ratio(graph: Graph, topology: Topology) -> float:
     if not moved.any() or not len(working):
         return 0.0
     return float(problem.mean_transfer_s[moved].mean() / working.mean())
+
+
+def with_ratio(graph: Graph, topology: Topology, ratio: float) -> Topology:
+    """The topology with links as fast as that ratio of communication to computation needs.
+
+    Latencies stay, unless they alone were more than half of a transfer.
+
+    >>> import doppler as dp
+    >>> graph, topology = dp.shard(dp.programs.chainmm(size=64), 2), dp.topology("p100x4")
+    >>> round(communication_ratio(graph, with_ratio(graph, topology, 4.0)), 1)
+    4.0
+    """
+    instant = [replace(link, latency_s=0.0) for link in topology.links]
+    bytes_part = communication_ratio(graph, replace(topology, links=tuple(instant)))
+    if not bytes_part:
+        return topology
+    latency_part = communication_ratio(graph, topology) - bytes_part
+    shorter = min(1.0, ratio / 2 / latency_part) if latency_part > 0 else 1.0
+    slower = (ratio - shorter * latency_part) / bytes_part
+    links = [
+        replace(
+            link,
+            bandwidth_bytes_per_s=rounded(link.bandwidth_bytes_per_s / slower),
+            latency_s=rounded(link.latency_s * shorter),
+        )
+        for link in topology.links
+    ]
+    return replace(topology, links=tuple(links))
 
 
 def price(sketch: Sketch, rng: np.random.Generator, topology: Topology, max_vertices: int) -> Graph:
