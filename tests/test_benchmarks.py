@@ -198,6 +198,20 @@ def test_memory_limits(tmp_path: Path, printed: Printed) -> None:
     assert "does not fit" not in shown
 
 
+def test_few_runs(tmp_path: Path, printed: Printed) -> None:
+    results = tmp_path / "few.jsonl"
+    tiny = ("--size", "size=64", "--parts", "2", "--executions", "12", "--seeds", "1")
+    short = ("--search-seconds", "0.2", "--threads", "1", "--results", str(results))
+    commands = ("run", "chainmm", "--topology", "p100x4", *tiny, *short), ("show", str(results))
+    ran, shown = printed("few_runs", *commands, ELITES=4)
+    assert ran.endswith(shown)
+    rows = [json.loads(line) for line in results.read_text().splitlines()]
+    assert [row["way"] for row in rows] == ["policy", "search", "random", "bandit"]
+    assert {row["best_ms"] for row in rows} == {min(row["own_ms"] for row in rows)}
+    assert any(row["close_after"] for row in rows)
+    assert all(0 < (row["close_after"] or 1) <= row["executions"] for row in rows)
+
+
 def test_runs_with_little_memory(tmp_path: Path, printed: Printed) -> None:
     results = str(tmp_path / "runs.jsonl")
     commands = ("run", "--runs", "2", "--results", results), ("show", results)
