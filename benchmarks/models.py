@@ -1,12 +1,13 @@
 r"""Models of the gallery: which are imported, whether they run as they are, and where they go.
 
-Two tables. `small/NAME` imports each small model, places it with memory counted, and runs it on two
-CPU devices under a random assignment: what it returns is compared with what the module returns.
+Three tables. `small/NAME` imports each small model, places it with memory counted, and runs it on
+two CPU devices under a random assignment: what it returns is compared with what the module returns.
 `full/NAME/TOPOLOGY` imports a model at its published size (float16, on the meta device), places it
 with `auto`, and simulates next to it the split that Accelerate's `balanced` makes of the same model
 for the same memories. Accelerate runs one device at a time; the simulator lets its devices overlap
-wherever the graph allows, so its column is what it could reach at best. Sharded plans are rows of
-their own: `--parts N` adds `full/NAME/TOPOLOGY/N`.
+wherever the graph allows, so its column is what it could reach at best. `sharded/NAME/TOPOLOGY/N`
+cuts such a model into `--parts` N in every way there is, and puts beside the best of them both
+Accelerate's split and tensor parallelism as DTensor's plan for Llama has it; all in mode `fixed`.
 
     python benchmarks/models.py list
     python benchmarks/models.py run 'small/*' --results models.jsonl
@@ -29,27 +30,31 @@ from typing import Any
 import numpy as np
 import torch
 from jobs import Job, Result, read, run_jobs
+from model_splits import balanced_assignment, tensor_parallel
 from torch.utils._pytree import tree_leaves
 
 import doppler as dp
 from doppler.assignment import Assignment
 from doppler.errors import DopplerError, MissingExtraError, OutOfMemoryError
 from doppler.frontends.gallery import MODELS, TRANSFORMERS, make_example
+from doppler.frontends.lifting.cut_rules import METHODS
 from doppler.frontends.models.full_size import make_full_example
-from doppler.frontends.torch_export import from_torch
+from doppler.frontends.torch_export import exported, from_functional, from_torch, make_functional
 from doppler.graph.graph import Graph
 from doppler.graph.signatures import signatures
 from doppler.placers import gap
 from doppler.placers.bounds.lower import proven_bound_s
-from doppler.plan import modules_of
 from doppler.problem import Problem
-from doppler.sim import Simulator
+from doppler.scheduler.choose import FIXED
+from doppler.sim import SimConfig, Simulator
 
-UNEQUAL = "a100x2-t4x2"
+UNEQUAL, EQUAL = "a100x2-t4x2", "p100x4"
 TOPOLOGIES = (UNEQUAL, "p100x4-first-fit")
 # Others take minutes to import at full size (a loop over all tokens, or dozens of experts).
 FULL = ("llama", "falcon", "opt", "gpt2", "bert", "distilbert", "t5", "whisper", "vit", "swin",
         "clip", "resnet", "convnext", "mobilenet-v2")  # fmt: skip
+
+SHARDED = ("llama", "gpt2", "bert", "falcon", "opt", "distilbert", "t5", "whisper", "vit", "clip")
 
 
 def small(name: str, budget_s: float, **_: Any) -> Result:
@@ -100,23 +105,22 @@ def placed(graph: Graph, topology: str, budget_s: float) -> Result:
             "devices": used, "planned": assignment.memory is not None}  # fmt: skip
 
 
-def full(name: str, topology: str, budget_s: float, parts: int = 0) -> Result:
+def full(name: str, topology: str, budget_s: float) -> Result:
     """A model at its published size: `auto`, and the split of Accelerate."""
     module, args, kwargs = make_full_example(name)
     began = perf_counter()
-    model = from_torch(module, args, kwargs, **({"parts": parts} if parts else {}))
-    import_s, graph = perf_counter() - began, model.graph
+    graph = from_torch(module, args, kwargs).graph
+    import_s = perf_counter() - began
     problem = Problem(graph, dp.Topology.preset(topology))
-    row = {
-        "parts": parts,
+    return {
         "pieces": len(graph.assigned),
         "flops": float(graph.flops.sum()),
         "weights_bytes": float(graph.tensor_bytes[graph.is_resident[graph.tensor_producer]].sum()),
         "import_s": import_s,
         "single_s": single_s(problem),
         **placed(graph, topology, budget_s),
+        **balanced(module, problem),
     }
-    return row if parts else row | balanced(module, problem)
 
 
 def single_s(problem: Problem) -> float | None:
@@ -140,35 +144,56 @@ def balanced(module: torch.nn.Module, problem: Problem) -> Result:
     return {"balanced_s": makespan_s, "balanced_devices": used}
 
 
-def balanced_assignment(module: torch.nn.Module, problem: Problem) -> Assignment | None:
-    """The split that Accelerate makes: layer by layer, for equal shares of memory.
+def sharded(name: str, topology: str, parts: str, budget_s: float) -> Result:
+    """A model at its published size, in parts: every way to cut it, and two other splits of it."""
+    module, args, kwargs = make_full_example(name)
+    began, machine, count = perf_counter(), dp.Topology.preset(topology), int(parts)
+    with torch.no_grad():
+        program = make_functional(exported(module, args, kwargs))
+    whole = Problem(from_functional(program).graph, machine)
+    ways = {method: from_functional(program, parts=count, method=method) for method in METHODS}
+    found = {"whole": found_s(whole, budget_s)}
+    found |= {way: found_s(Problem(x.graph, machine), budget_s) for way, x in ways.items()}
+    best = min(found, key=lambda way: found[way]["makespan_s"] or np.inf)
+    alone = [np.where(whole.graph.is_input, -1, d) for d in range(machine.num_devices)]
+    singles = [makespan_s(whole, Assignment(devices)) for devices in alone]
+    splits = [tensor_parallel(program, count, by_tokens=each) for each in (True, False)]
+    columns = [makespan_s(Problem(model.graph, machine), split) for model, split in splits]
+    return {
+        "flops": float(whole.graph.flops.sum()),
+        "lifted_share": ways["paper"].lifting.lifted_share,
+        "single_s": fastest(singles),
+        "balanced_s": makespan_s(whole, balanced_assignment(module, whole)),
+        "columns_s": fastest(columns),
+        "ways": {way: each["makespan_s"] for way, each in found.items()},
+        "best": best,
+        **found[best],
+        "seconds": perf_counter() - began,
+    }
 
-    Whole layers stay together as transformers says for each model. None where it puts weights on
-    the host or on disk.
-    """
-    from accelerate import infer_auto_device_map
-    from accelerate.utils import get_balanced_memory
 
-    graph, devices = problem.graph, problem.topology.devices
-    most = {i: int(device.memory_bytes) for i, device in enumerate(devices)}
-    whole = list(getattr(module, "_no_split_modules", None) or [])
-    memory = get_balanced_memory(module, dict(most), no_split_module_classes=whole)
-    found = infer_auto_device_map(module, dict(memory), no_split_module_classes=whole)
-    if not all(isinstance(place, int) for place in found.values()):
+def found_s(problem: Problem, budget_s: float) -> Result:
+    """What `auto` makes of a graph in mode `fixed`, without evictions."""
+    graph = problem.graph
+    assignment = dp.place(graph, problem.topology, "auto", budget_s=budget_s, mode=FIXED)
+    found = None if assignment.memory is not None else makespan_s(problem, assignment)
+    bound_s = proven_bound_s(problem, assignment, FIXED)
+    return {"makespan_s": found, "bound_s": bound_s, "pieces": len(graph.assigned)}
+
+
+def makespan_s(problem: Problem, assignment: Assignment | None) -> float | None:
+    """Simulated seconds in mode `fixed`; None where there is no assignment, or no memory."""
+    if assignment is None:
         return None
-    assigned = [-1 if graph.is_input[v] else device_of(graph, v, found)
-                for v in range(graph.num_vertices)]  # fmt: skip
-    return Assignment(devices=np.array(assigned), placer="balanced")
+    try:
+        return Simulator(problem, SimConfig(mode=FIXED)).run(problem.graph, assignment).makespan_s
+    except OutOfMemoryError:
+        return None
 
 
-def device_of(graph: Graph, v: int, devices: dict[str, Any]) -> int:
-    """The device of the module that a piece is of, or of the one around it; else the first."""
-    for path in modules_of(graph, v):
-        while path:
-            if path in devices:
-                return int(devices[path])
-            path = path.rpartition(".")[0]
-    return int(devices.get("", 0))
+def fastest(seconds: list[float | None]) -> float | None:
+    """The least of those that are there."""
+    return min((each for each in seconds if each is not None), default=None)
 
 
 def jobs(parts: int) -> Iterator[Job]:
@@ -177,15 +202,16 @@ def jobs(parts: int) -> Iterator[Job]:
         yield Job(f"small/{name}", small)
     for name in FULL:
         for topology in TOPOLOGIES:
-            yield Job(f"full/{name}/{topology}" + (f"/{parts}" if parts else ""), full)
+            yield Job(f"full/{name}/{topology}", full)
+    for name in SHARDED:
+        yield Job(f"sharded/{name}/{EQUAL}/{parts}", sharded)
 
 
-def do(job: Job, budget_s: float, parts: int) -> Result:
+def do(job: Job, budget_s: float) -> Result:
     """The result of a job, or why there is none."""
-    _, name, *rest = job.name.split("/")
-    options = {"parts": parts} if len(rest) > 1 else {}
+    _, *given = job.name.split("/")
     try:
-        return job.work(name, *rest[:1], budget_s=budget_s, **options) | {"budget_s": budget_s}
+        return job.work(*given, budget_s=budget_s) | {"budget_s": budget_s}
     except (DopplerError, ImportError) as problem:
         is_missing = isinstance(problem, (MissingExtraError, ImportError))
         return {"missing" if is_missing else "failed": str(problem).splitlines()[0]}
@@ -193,7 +219,7 @@ def do(job: Job, budget_s: float, parts: int) -> Result:
 
 def show(results: dict[str, Result]) -> None:
     """The tables."""
-    for table, shown in (("small", show_small), ("full", show_full)):
+    for table, shown in TABLES:
         rows = {job: row for job, row in results.items() if job.startswith(table + "/")}
         for job in [job for job, row in rows.items() if "missing" in row]:
             print(f"\nleft out: {job}: {rows.pop(job)['missing']}")
@@ -238,27 +264,65 @@ def show_full(rows: dict[str, Result]) -> None:
 
 
 def full_cells(job: str, row: Result) -> list[str]:
-    _, name, _, *parts = job.split("/")
-    label = f"{name}, {parts[0]} parts" if parts else name
+    name = job.split("/")[1]
     if "failed" in row:
-        return [label, row["failed"]]
-    split_s = row.get("balanced_s")
-    is_split = "balanced_devices" in row
+        return [name, row["failed"]]
+    split_s = row["balanced_s"]
     return [
-        label,
+        name,
         str(row["pieces"]),
         f"{row['flops'] / 1e12:.3f}",
         f"{row['weights_bytes'] / 1e9:.2f}",
         f"{row['import_s']:.0f}",
         ms(row["single_s"]) if row["single_s"] else "does not fit",
-        ms(split_s) if split_s else "does not fit" if is_split else "–",
-        str(row["balanced_devices"]) if is_split else "–",
+        ms(split_s) if split_s else "does not fit",
+        str(row["balanced_devices"]),
         ms(row["makespan_s"]),
         str(row["devices"]),
         ms(row["bound_s"]),
         f"{100 * max(row['gap'], 0):.1f} %",
         f"{split_s / row['makespan_s']:.2f} ×" if split_s else "–",
     ]
+
+
+def show_sharded(rows: dict[str, Result]) -> None:
+    known = [row for row in rows.values() if "failed" not in row]
+    text = [f"{count_ahead(known, key)} of {len(known)}" for key in ("balanced_s", "columns_s")]
+    parts = next(iter(rows)).split("/")[3]
+    print(f"\nPublished sizes on {EQUAL} in {parts} parts, mode `fixed`: ahead of Accelerate's "
+          f"split on {text[0]} models, of tensor parallelism on {text[1]}.\n")  # fmt: skip
+    print("| model | lifted | one device, ms | Accelerate, ms | tensor parallel, ms | `auto`: "
+          "whole, ms | `paper`, ms | `tokens`, ms | `columns`, ms | bound, ms | gap | against "
+          "Accelerate | against tensor parallel |")  # fmt: skip
+    print("| --- " + "| ---: " * 12 + "|")
+    for job, row in rows.items():
+        print("| " + " | ".join(sharded_cells(job, row)) + " |")
+
+
+def count_ahead(rows: list[Result], key: str) -> int:
+    """On how many models the best way is faster than another split, or fits where that does not."""
+    return sum((row[key] or np.inf) > 1.001 * row["makespan_s"] for row in rows)
+
+
+def sharded_cells(job: str, row: Result) -> list[str]:
+    name = job.split("/")[1]
+    if "failed" in row:
+        return [name, row["failed"]]
+    own_s, keys = row["makespan_s"], ("single_s", "balanced_s", "columns_s")
+    ways = {way: ms(each) if each else "does not fit" for way, each in row["ways"].items()}
+    ways[row["best"]] = f"**{ways[row['best']]}**"
+    return [
+        name,
+        f"{100 * row['lifted_share']:.1f} %",
+        *(ms(row[key]) if row[key] else "does not fit" for key in keys),
+        *ways.values(),
+        ms(row["bound_s"]),
+        f"{100 * max(gap(own_s, row['bound_s']), 0):.1f} %",
+        *(f"{row[key] / own_s:.2f} ×" if row[key] else "–" for key in keys[1:]),
+    ]
+
+
+TABLES = (("small", show_small), ("full", show_full), ("sharded", show_sharded))
 
 
 def ms(seconds: float) -> str:
@@ -292,7 +356,7 @@ def main() -> None:
     new.add_argument("--budget", type=float, default=5.0, metavar="SECONDS", help="of `auto`")
     new.add_argument("--results", type=Path, default=Path(tempfile.gettempdir()) / "models.jsonl")
     for each in (listed, new):
-        each.add_argument("--parts", type=int, default=0, help="shard models of published size")
+        each.add_argument("--parts", type=int, default=4, help="of a sharded model")
     shown.add_argument("results", nargs="+", type=Path)
     args = parser.parse_args()
     if args.verb == "large":
@@ -301,7 +365,7 @@ def main() -> None:
         print("\n".join(job.name for job in jobs(args.parts)))
     elif args.verb == "run":
         found = jobs(args.parts)
-        run_jobs(found, args.patterns, lambda job: do(job, args.budget, args.parts), args.results)
+        run_jobs(found, args.patterns, lambda job: do(job, args.budget), args.results)
         show(read([args.results]))
     else:
         show(read(args.results))

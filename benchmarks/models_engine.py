@@ -7,9 +7,10 @@ r"""Imported models on real devices: whole and sharded, on one of them and on al
 Models of the gallery with random weights, in float32, on parts of a GPU or on cores. Each is
 imported whole and with `--parts`; the machine is measured with either graph. Each assignment then
 runs: of the whole model all on one device, by the critical path, by `auto`, and as Accelerate's
-`balanced` splits it; of the shards by the critical path and by `auto`. Beside each measured time is
-the simulated one, and how far the outputs are off those of the module itself. A row is written as
-soon as it is measured. Pieces are copied within a GPU, so links are `direct` unless told otherwise.
+`balanced` splits it; of the shards by the critical path and by `auto`; and tensor parallelism, with
+shards of its own. Beside each measured time is the simulated one, and how far the outputs are off
+those of the module itself. A row is written as soon as it is measured. Pieces are copied within a
+GPU, so links are `direct` unless told otherwise.
 """
 
 import argparse
@@ -26,12 +27,13 @@ from typing import Any
 import numpy as np
 import torch
 from engine_study import machine
-from models import balanced_assignment, error
+from model_splits import balanced_assignment, tensor_parallel
+from models import error
 from torch.utils._pytree import tree_leaves
 
 import doppler as dp
 from doppler.frontends.gallery import TRANSFORMERS, Example
-from doppler.frontends.torch_export import from_torch
+from doppler.frontends.torch_export import exported, from_functional, make_functional
 from doppler.frontends.torch_model import TorchModel
 from doppler.placers.warm_up import warm_up_search
 from doppler.problem import Problem
@@ -55,10 +57,10 @@ SIZES: dict[str, dict[str, dict[str, int]]] = {
     },
     "cpu": {name: {BATCH: 4, LENGTH: 32} for name in ("llama", "gpt2", "bert")},
 }
-WHOLE, SHARDED = "whole", "shards"
-SINGLE, BALANCED = "single", "balanced"
+WHOLE, SHARDED, COLUMNS = "whole", "shards", "columns"
+SINGLE, BALANCED, PARALLEL = "single", "balanced", "tensor-parallel"
 CASES = ((WHOLE, SINGLE), (WHOLE, BALANCED), (WHOLE, "critical-path"), (WHOLE, "auto"),
-         (SHARDED, "critical-path"), (SHARDED, "auto"))  # fmt: skip
+         (SHARDED, "critical-path"), (SHARDED, "auto"), (COLUMNS, PARALLEL))  # fmt: skip
 Row = dict[str, Any]
 
 
@@ -85,23 +87,26 @@ def run(title: str, args: argparse.Namespace) -> Iterator[Row]:
     common = {"model": title, "sizes": SIZES[args.backend][title], "backend": args.backend}
     common |= {"devices": args.partitions, "links": args.links, "mode": args.mode}
     common |= {"date": str(date.today()), "machine": machine(args.backend), "eager_ms": eager_ms}
-    for what in (WHOLE, SHARDED):
-        began = perf_counter()
-        parts = args.parts if what == SHARDED else None
-        model = from_torch(module, (), kwargs, parts=parts)
+    with torch.no_grad():
+        program = make_functional(exported(module, (), kwargs))
+    for what in (WHOLE, SHARDED, COLUMNS):
+        began, split = perf_counter(), None
+        if what == COLUMNS:
+            model, split = tensor_parallel(program, args.partitions)
+        else:
+            parts = args.parts if what == SHARDED else None
+            model = from_functional(program, parts=parts, method=args.method)
         import_s = perf_counter() - began
         problem = Problem(model.graph, measured(model.graph, args))
         probe_s = perf_counter() - began - import_s
-        print(
-            f"{title}, {what}: imported in {import_s:.1f} s, probed in {probe_s:.1f} s", flush=True
-        )
-        common |= {"graph": what, "parts": parts or 1, "pieces": len(model.graph.assigned)}
-        common |= {"import_s": import_s, "probe_s": probe_s}
+        print(f"{title}, {what}: import {import_s:.1f} s, probe {probe_s:.1f} s", flush=True)
+        common |= {"graph": what, "method": args.method, "parts": args.parts}
+        common |= {"pieces": len(model.graph.assigned), "import_s": import_s, "probe_s": probe_s}
         common["flops"] = float(model.graph.flops.sum())
         config = dp.EngineConfig(mode=args.mode)
         with dp.Engine(problem.topology, args.backend, config) as engine:
             for placer in (name for graph, name in CASES if graph == what):
-                assignment = place(problem, placer, module, args)
+                assignment = split or place(problem, placer, module, args)
                 if assignment is not None:
                     row = timed(engine, problem, model, assignment, kwargs, expected, args.repeats)
                     yield common | {"placer": placer} | row
@@ -200,7 +205,11 @@ def show(paths: list[Path]) -> None:
 
 def _cells(row: Row, alone_ms: float | None) -> list[str]:
     return [
-        "whole" if row["parts"] == 1 else f"{row['parts']} parts",
+        "whole"
+        if row["graph"] == WHOLE
+        else "columns"
+        if row["graph"] == COLUMNS
+        else f"{row['parts']} parts, {row['method']}",
         str(row["pieces"]),
         f"`{row['placer']}`",
         str(row["used"]),
@@ -222,6 +231,7 @@ def main() -> None:
     new.add_argument("--backend", default="cpu", choices=tuple(SIZES))
     new.add_argument("--partitions", type=int, default=2, help="parts of the GPU, or cores")
     new.add_argument("--parts", type=int, default=4, help="of each operation, where sharded")
+    new.add_argument("--method", default="tokens", help="of cutting: paper, tokens or columns")
     new.add_argument("--links", default="direct", help="of parts of a GPU: host or direct")
     new.add_argument("--mode", default="fixed", choices=MODES)
     new.add_argument("--budget", type=float, default=3.0, metavar="SECONDS", help="of `auto`")

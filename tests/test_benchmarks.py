@@ -255,24 +255,26 @@ def test_limits_of_the_engine(tmp_path: Path, printed: Printed) -> None:
 
 
 def test_models(tmp_path: Path, printed: Printed) -> None:
-    results = str(tmp_path / "models.jsonl")
+    results = tmp_path / "models.jsonl"
     wanted = ("small/mlp", "small/dlrm")
     listed, shown = printed(
-        "models", ("list",), ("run", *wanted, "--budget", "0.1", "--results", results)
+        "models", ("list",), ("run", *wanted, "--budget", "0.1", "--results", str(results))
     )
-    assert {*wanted, "full/llama/p100x4-first-fit"} <= set(listed.split())
+    names = {*wanted, "full/llama/p100x4-first-fit", "sharded/llama/p100x4/4"}
+    assert names <= set(listed.split())
     assert shown.count("| exact |") == 2
     assert "2 of 2 imported" in shown
     row = {"pieces": 2, "flops": 1e12, "weights_bytes": 1e9, "import_s": 1.0, "single_s": None}
-    row |= {"makespan_s": 1.0, "bound_s": 0.5, "gap": 1.0, "devices": 2}
-    split = row | {"job": "full/llama/p100x4-first-fit", "balanced_s": 2.0, "balanced_devices": 3}
-    full = tmp_path / "full.jsonl"
-    lines = (split, row | {"job": "full/llama/p100x4-first-fit/4"})
-    full.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (shown,) = printed("models", ("show", str(full)))
+    row |= {"makespan_s": 1.0, "bound_s": 0.5, "gap": 1.0, "devices": 2, "balanced_s": 2.0}
+    full = row | {"job": "full/llama/p100x4-first-fit", "balanced_devices": 3}
+    cut = row | {"job": "sharded/llama/p100x4/4", "lifted_share": 1.0, "columns_s": None}
+    cut |= {"ways": {"whole": 1.5, "paper": None, "tokens": 1.0, "columns": 3.0}, "best": "tokens"}
+    results.write_text("".join(json.dumps(line) + "\n" for line in (full, cut)))
+    (shown,) = printed("models", ("show", str(results)))
     assert "ahead of Accelerate's split on 1 of 1 models" in shown
     assert "| does not fit | 2,000 | 3 | 1,000 | 2 | 500 | 100.0 % | 2.00 × |" in shown
-    assert "| llama, 4 parts | " in shown
+    assert "on 1 of 1 models, of tensor parallelism on 1 of 1" in shown
+    assert "| 1,500 | does not fit | **1,000** | 3,000 | 500 | 100.0 % | 2.00 × | – |" in shown
 
 
 def test_models_on_devices(
@@ -293,7 +295,8 @@ def test_models_on_devices(
     assert [(row["graph"], row["placer"]) for row in rows] == list(script.CASES)
     assert all(row["error"] < 1e-5 for row in rows)
     assert shown.count("| whole | ") == 4
-    assert shown.count("| 4 parts | ") == len(rows) - 4
+    assert shown.count("| 4 parts, tokens | ") == 2
+    assert shown.count("| columns | ") == 1
 
     def interrupted() -> Iterator[dict[str, object]]:
         yield rows[0]

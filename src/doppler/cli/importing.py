@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -46,6 +46,16 @@ Parts = Annotated[
 ]
 
 
+Method = Annotated[
+    str,
+    typer.Option(
+        metavar="paper|tokens|columns",
+        help="How --parts cuts: to move the fewest elements, along the tokens, or the products by "
+        "columns and then by rows.",
+    ),
+]
+
+
 def import_graph(
     file: Source,
     output: GraphOutput,
@@ -67,6 +77,7 @@ def import_graph(
     ] = "pieces",
     full_size: FullSize = False,
     parts: Parts = None,
+    method: Method = "paper",
     to: Annotated[
         str,
         typer.Option(metavar="NAME", help="Format to write in: doppler, dot, stg or wfformat."),
@@ -99,8 +110,9 @@ def import_graph(
     kind = FORMAT if to == "doppler" else to
     check_output(output, kind=kind, inputs=(file,), force=force)
     sizes = _sizes(dims or ())
-    graph, lifting = _build(file, coarsen, parts, full_size=full_size) or _read(
-        file, output, format_name, coarsen, parts, sizes, imports or ()
+    cuts: Any = {"parts": parts, "method": method}
+    graph, lifting = _build(file, coarsen, cuts, full_size=full_size) or _read(
+        file, output, format_name, coarsen, cuts, sizes, imports or ()
     )
     write_text(output, graph_to_text(graph, to), kind=kind, force=force)
     _summarize(graph, lifting, output, as_json=as_json)
@@ -111,7 +123,7 @@ def _read(
     output: Path,
     format_name: str | None,
     coarsen: str,
-    parts: int | None,
+    cuts: dict[str, Any],
     dims: dict[str, int],
     imports: Sequence[str],
 ) -> "tuple[Graph, Lifting | None]":
@@ -121,7 +133,7 @@ def _read(
     kind = format_name or ("" if is_pipe(file) else _model_kind(file))
     if dims and kind != ONNX:
         raise ConfigError("--dim is for ONNX models", hint="other graphs have no such dimensions")
-    if parts is not None and kind != PT2:
+    if cuts["parts"] is not None and kind != PT2:
         raise ConfigError(
             f"{file} is no PyTorch model, and --parts cuts those",
             hint="import a .pt2 file, or shard a program with `dop shard`",
@@ -143,12 +155,12 @@ def _read(
     except ImportError:
         raise MissingExtraError("torch", "a PyTorch model", extra="torch") from None
     import_modules(imports)
-    found = read_model(file, coarsen=grain, parts=parts, folder=folder)
+    found = read_model(file, coarsen=grain, folder=folder, **cuts)
     return found.graph, found.lifting
 
 
 def _build(
-    file: Path, coarsen: str, parts: int | None, *, full_size: bool
+    file: Path, coarsen: str, cuts: dict[str, Any], *, full_size: bool
 ) -> "tuple[Graph, Lifting | None] | None":
     """The graph of a model of the gallery; None for a file."""
     name = str(file).removeprefix(PREFIX)
@@ -165,7 +177,7 @@ def _build(
     except ImportError:
         raise MissingExtraError("torch", "a PyTorch model", extra="torch") from None
     module, args, kwargs = make_full_example(name) if full_size else make_example(name)
-    found = from_torch(module, args, kwargs, coarsen=_grain(coarsen), parts=parts, name=name)
+    found = from_torch(module, args, kwargs, coarsen=_grain(coarsen), name=name, **cuts)
     return found.graph, found.lifting
 
 

@@ -23,6 +23,7 @@ from torch.export import ExportedProgram
 from doppler.base.files import source_name, title_of
 from doppler.errors import DopplerError, FormatError
 from doppler.frontends.coarsen import PIECES, check_coarsening
+from doppler.frontends.lifting.cut_rules import PAPER
 from doppler.frontends.model_files import grain_of, seen_from, sha256_of, why
 from doppler.frontends.torch_export import check_parts, from_functional, make_functional
 from doppler.frontends.torch_model import TorchModel
@@ -49,6 +50,7 @@ def read_model(
     *,
     coarsen: str | int = PIECES,
     parts: int | None = None,
+    method: str = PAPER,
     folder: str | Path = "",
 ) -> TorchModel:
     """The model in a .pt2 file, its graph with a reference to the file as seen from a folder."""
@@ -57,13 +59,18 @@ def read_model(
     provenance = {"format": PT2, "file": seen_from(folder, path), "sha256": digest}
     provenance["coarsen"] = str(coarsen)
     if parts is not None:
-        provenance["parts"] = str(parts)
+        provenance |= {"parts": str(parts), "method": method}
     try:
         check_coarsening(coarsen)
         check_parts(parts)
         program = make_functional(program)
         return from_functional(
-            program, coarsen=coarsen, parts=parts, name=title_of(path), provenance=provenance
+            program,
+            coarsen=coarsen,
+            parts=parts,
+            method=method,
+            name=title_of(path),
+            provenance=provenance,
         )
     except DopplerError as error:
         raise type(error)(f"{source}: {error.message}", hint=error.hint) from error
@@ -77,7 +84,8 @@ def read_again(path: Path, provenance: Mapping[str, str]) -> TorchModel:
     """The model in a file, as it was imported when a graph with this provenance was made."""
     parts = provenance.get("parts", "")
     count = int(parts) if parts.isdecimal() and len(parts) < 9 else None
-    return read_model(path, coarsen=grain_of(provenance), parts=count)
+    method = provenance.get("method", PAPER)
+    return read_model(path, coarsen=grain_of(provenance), parts=count, method=method)
 
 
 def digest_of(path: str | Path) -> str:

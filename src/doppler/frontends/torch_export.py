@@ -16,7 +16,9 @@ from doppler.frontends.calls import CallWriter, PieceCalls
 from doppler.frontends.coarsen import NONE, PIECES, check_coarsening, make_pieces
 from doppler.frontends.device_map import STATE, UNREAD
 from doppler.frontends.fold import Folded, fold, owner
+from doppler.frontends.lifting.cut_rules import PAPER, choose_cuts
 from doppler.frontends.lifting.sharded import add_sharded
+from doppler.frontends.lifting.shards import ChooseCuts
 from doppler.frontends.node_costs import NodeCosts, temporary_bytes
 from doppler.frontends.nodes import (
     VertexNames,
@@ -45,6 +47,7 @@ def from_torch(
     *,
     coarsen: str | int = PIECES,
     parts: int | None = None,
+    method: str = PAPER,
     name: str | None = None,
 ) -> TorchModel:
     """A module as a graph, traced with these arguments, whose shapes it keeps.
@@ -52,7 +55,9 @@ def from_torch(
     Vertices are pieces: sequences of operations with at most one heavy operation, such as a product
     of matrices. `coarsen` is `pieces`, `none` for a vertex for every operation that is not a view,
     or a number of pieces to merge down to. With `parts`, a power of two, operations are cut into
-    that many shards wherever their axes allow; `lifting` says how much was. On the meta device
+    that many shards wherever their axes allow; `lifting` says how much was. `method` is `paper`,
+    which moves the fewest elements, `tokens`, which needs all weights on every device, or
+    `columns`, which is tensor parallelism. On the meta device
     nothing is computed or allocated, so a model that no machine here could hold can be placed and
     simulated.
 
@@ -63,10 +68,12 @@ def from_torch(
     """
     check_coarsening(coarsen)
     check_parts(parts)
+    choose_cuts(method)
     with torch.no_grad():
         program = exported(module, args, kwargs)
     name = name or type(module).__name__
-    return from_functional(make_functional(program), coarsen=coarsen, parts=parts, name=name)
+    program = make_functional(program)
+    return from_functional(program, coarsen=coarsen, parts=parts, method=method, name=name)
 
 
 def exported(
@@ -105,14 +112,16 @@ def from_functional(
     *,
     coarsen: str | int = PIECES,
     parts: int | None = None,
+    method: str | ChooseCuts = PAPER,
     name: str = "model",
     provenance: Mapping[str, str] | None = None,
 ) -> TorchModel:
     """A functional program as a graph."""
     check_coarsening(coarsen)
+    cut = choose_cuts(method)
     check_parts(parts)
     with quiet(), torch.no_grad():
-        return _Importer(program, coarsen, GraphBuilder(name, provenance)).model(parts or 1)
+        return _Importer(program, coarsen, GraphBuilder(name, provenance)).model(parts or 1, cut)
 
 
 def check_parts(parts: int | None) -> None:
@@ -140,7 +149,7 @@ class _Importer:
         self._names = VertexNames(folded.names.values())  # of vertices
         self._read: set[str] = set()  # what is read of the module's state
 
-    def model(self, parts: int) -> TorchModel:
+    def model(self, parts: int, cut: ChooseCuts) -> TorchModel:
         """The graph and what belongs to it."""
         folded, spec = self._folded, self._program.call_spec
         results, lifting = self._result_names(), None
@@ -150,7 +159,7 @@ class _Importer:
             nodes = list(self._program.graph.nodes)
             lifting = add_sharded(
                 self._builder, folded, nodes, results,
-                parts=parts, coarsen=self._coarsen, weights=self._weights,
+                parts=parts, coarsen=self._coarsen, weights=self._weights, cut=cut,
             )  # fmt: skip
         given = {n for n in folded.arguments if isinstance(n, Node)}
         unread = [name for name in self._program.state_dict if name not in self._read]

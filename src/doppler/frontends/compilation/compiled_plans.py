@@ -1,5 +1,6 @@
 """Plans of compiled modules: the number of parts, the assignment and the mode predicted fastest."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -15,6 +16,7 @@ from doppler.errors import (
 )
 from doppler.frontends.coarsen import PIECES, check_coarsening
 from doppler.frontends.device_map import DeviceMap, device_map
+from doppler.frontends.lifting.cut_rules import METHODS, choose_cuts
 from doppler.frontends.torch_export import (
     check_parts,
     from_functional,
@@ -30,7 +32,8 @@ from doppler.sim.simulator import Simulator
 from doppler.topology.topology import Topology
 from doppler.trace import Trace
 
-AUTO = "auto"  # number of parts
+AUTO = "auto"  # number of parts, or how to cut into them
+QUICK, SEARCHED = "critical-path", 2  # placer that ranks ways to cut, and how many are searched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +49,7 @@ class CompileConfig:
     budget_s: float | None = 2.0  # for a placer that searches; None for one that does not
     coarsen: str | int = PIECES  # as `from_torch` takes it
     parts: int | str | None = None  # as `from_torch` takes it, or "auto": what is predicted best
+    method: str = AUTO  # of cutting into parts: likewise
     min_gain: float = 0.05  # predicted, against the best single device, for a plan to pay
     max_shapes: int = 8  # sets of shapes that are compiled, and times that a module may change
 
@@ -53,6 +57,8 @@ class CompileConfig:
         check_coarsening(self.coarsen)
         if self.parts != AUTO:
             check_parts(self.parts)  # type: ignore[arg-type]
+        if self.method != AUTO:
+            choose_cuts(self.method)
         if not 0 <= self.min_gain < 1:
             raise ConfigError(f"min_gain is {self.min_gain}, must be at least 0 and below 1")
         if self.max_shapes < 1:
@@ -84,24 +90,54 @@ class CompiledPlan:
 def best_parts(
     program: ExportedProgram, topology: Topology, config: CompileConfig, name: str
 ) -> tuple[TorchModel, CompiledPlan]:
-    """The model in the number of parts that is predicted fastest, and its plan."""
+    """The model in the parts that are predicted fastest, and its plan.
+
+    Where a placer that searches has many ways to cut to choose from, a quick one ranks them, and
+    the first few are searched.
+    """
+    models = [
+        from_functional(program, coarsen=config.coarsen, parts=parts, method=method, name=name)
+        for parts, method in _ways(config, topology.num_devices)
+    ]
+    ranked = list[tuple[TorchModel, CompiledPlan]]()
+    if config.budget_s is not None and len(models) > SEARCHED:
+        ranked, _ = _plans(models, topology, replace(config, placer=QUICK, budget_s=None))
+        ranked.sort(key=lambda each: each[1].predicted_s)
+        models = [model for model, _ in ranked[:SEARCHED]] or models
+    if config.budget_s is not None:
+        config = replace(config, budget_s=config.budget_s / len(models))
+    found, why = _plans(models, topology, config)
+    if why is not None and not found:
+        raise why
+    single_s = min(plan.single_s for _, plan in (*found, *ranked))
+    model, plan = min(found, key=lambda each: each[1].predicted_s)
+    return model, replace(plan, single_s=single_s)
+
+
+def _ways(config: CompileConfig, num_devices: int) -> list[tuple[int | None, str]]:
+    """The numbers of parts to choose from, each with the ways to cut."""
     counts: list[int | None] = [config.parts]  # type: ignore[list-item]
     if config.parts == AUTO:
-        counts = [1 << e for e in range((topology.num_devices - 1).bit_length() + 1)]
-        if config.budget_s is not None:
-            config = replace(config, budget_s=config.budget_s / len(counts))
-    found, why = [], None
-    for parts in counts:
-        model = from_functional(program, coarsen=config.coarsen, parts=parts, name=name)
+        counts = [1 << e for e in range((num_devices - 1).bit_length() + 1)]
+    methods = tuple(METHODS) if config.method == AUTO else (config.method,)
+    return [
+        (parts, method)
+        for parts in counts
+        for method in (methods if (parts or 1) > 1 else methods[:1])
+    ]
+
+
+def _plans(
+    models: Sequence[TorchModel], topology: Topology, config: CompileConfig
+) -> tuple[list[tuple[TorchModel, CompiledPlan]], DopplerError | None]:
+    """A plan of each model that has one, and why there is none for the last that has not."""
+    found, why = list[tuple[TorchModel, CompiledPlan]](), None
+    for model in models:
         try:
             found.append((model, make_plan(model.graph, topology, config)))
         except DopplerError as error:  # a part is too large for every device
             why = error
-    if why is not None and not found:
-        raise why
-    single_s = min(plan.single_s for _, plan in found)
-    model, plan = min(found, key=lambda each: each[1].predicted_s)
-    return model, replace(plan, single_s=single_s)
+    return found, why
 
 
 def make_plan(graph: Graph, topology: Topology, config: CompileConfig) -> CompiledPlan:

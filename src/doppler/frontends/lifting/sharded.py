@@ -15,7 +15,15 @@ from doppler.frontends.fold import Folded
 from doppler.frontends.lifting.lift import Lifted, lift
 from doppler.frontends.lifting.lift_report import Lifting
 from doppler.frontends.lifting.shard_calls import ShardWriter
-from doppler.frontends.lifting.shards import REDUCE, Shard, Shards, box_of, cut_axes, make_shards
+from doppler.frontends.lifting.shards import (
+    REDUCE,
+    ChooseCuts,
+    Shard,
+    Shards,
+    box_of,
+    cut_axes,
+    make_shards,
+)
 from doppler.frontends.node_costs import NodeCosts
 from doppler.frontends.nodes import (
     VertexNames,
@@ -41,11 +49,12 @@ def add_sharded(
     parts: int,
     coarsen: str | int,
     weights: dict[str, torch.Tensor],
+    cut: ChooseCuts = cut_axes,
 ) -> Lifting:
     """Add the vertices of a model whose operations are cut into `parts`, and its weights."""
     costs, names = NodeCosts(), VertexNames(folded.names.values())
     lifted = lift(folded, nodes, names)
-    shards = make_shards(lifted, cut_axes(lifted, parts), costs)
+    shards = make_shards(lifted, cut(lifted, parts), costs)
     groups = _groups(lifted, shards, folded, coarsen)
     graph = _Building(builder, folded, lifted, shards, results, names)
     leaving = _leaving(shards, groups, lifted)

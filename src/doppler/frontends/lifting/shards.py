@@ -5,7 +5,7 @@ needs, and partial results are put together by a shard of its own. Here an input
 its own: each region that is read is one, so that no shard ever puts weights together.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
@@ -99,6 +99,9 @@ class Shards:
     shards: list[Shard]
     tensors: list[BlockTensor]
     blocks: Mapping[int, Blocks]  # by operation
+
+
+ChooseCuts = Callable[[Lifted, int], Sequence[Cut]]  # of each operation, for a number of parts
 
 
 def cut_axes(lifted: Lifted, parts: int) -> list[Cut]:
