@@ -51,7 +51,8 @@ def test_a_model_in_parts_is_imported_placed_and_run(dop: Dop, tmp_path: Path) -
     module, args, _ = make_example("mlp")
     save(module, args, tmp_path / "mlp.pt2")
     assert "lifted 100.0 %" in dop("import", "mlp.pt2", "-o", "g.json", "--parts", "2").out
-    report = dop("import", "mlp.pt2", "-o", "g.json", "--parts", "4", "--force", "--json").json()
+    cut = ("--parts", "4", "--method", "tokens", "--force", "--json")
+    report = dop("import", "mlp.pt2", "-o", "g.json", *cut).json()
     assert (report["parts"], report["lifted_share"], report["left_whole"]) == (4, 1, {})
     assert report["vertices"] - report["inputs"] > 4
     place = ("place", "g.json", "-t", "cpu2", "--placer", "round-robin", "-o", "a.json")
@@ -64,6 +65,10 @@ def test_a_model_in_parts_is_imported_placed_and_run(dop: Dop, tmp_path: Path) -
     with torch.no_grad():
         assert np.allclose(found, module(*args).numpy(), rtol=0, atol=1e-6)
     assert dop(*run, "--random-weights").code == 0
+    mapped = dop("place", "g.json", "-t", "cpu2", "-o", "b.json", "--device-map", "m.json")
+    assert (mapped.code, "is a model in parts" in mapped.err) == (2, True)
+    unknown = dop("import", "mlp.pt2", "-o", "h.json", "--parts", "2", "--method", "rows")
+    assert (unknown.code, "known: columns, paper, tokens" in unknown.err) == (2, True)
     for parts in ("3", "0"):
         refused = dop("import", "mlp.pt2", "-o", "h.json", "--parts", parts)
         assert (refused.code, "parts is" in refused.err) == (2, True)

@@ -64,6 +64,13 @@ def test_split_modules_are_named():
     assert found.devices["inner"] == 0
 
 
+def test_a_model_in_parts_has_no_map():
+    graph = dp.from_torch(Nested(), (torch.ones(2, 4),), parts=2).graph
+    with pytest.raises(GraphError, match="is a model in parts") as raised:
+        mapped(graph, lambda _: 0)
+    assert "without `parts`" in raised.value.hint
+
+
 def test_tied_weights_split_nothing():
     class Tied(nn.Module):
         def __init__(self):

@@ -23,7 +23,7 @@ from torch.export import ExportedProgram
 from doppler.base.files import source_name, title_of
 from doppler.errors import DopplerError, FormatError
 from doppler.frontends.coarsen import PIECES, check_coarsening
-from doppler.frontends.lifting.cut_rules import PAPER
+from doppler.frontends.lifting.cut_rules import PAPER, choose_cuts
 from doppler.frontends.model_files import grain_of, seen_from, sha256_of, why
 from doppler.frontends.torch_export import check_parts, from_functional, make_functional
 from doppler.frontends.torch_model import TorchModel
@@ -54,6 +54,7 @@ def read_model(
     folder: str | Path = "",
 ) -> TorchModel:
     """The model in a .pt2 file, its graph with a reference to the file as seen from a folder."""
+    cut = choose_cuts(method)
     source, digest = source_name(path), digest_of(path)
     program = read_program(path)
     provenance = {"format": PT2, "file": seen_from(folder, path), "sha256": digest}
@@ -68,7 +69,7 @@ def read_model(
             program,
             coarsen=coarsen,
             parts=parts,
-            method=method,
+            method=cut,
             name=title_of(path),
             provenance=provenance,
         )

@@ -49,6 +49,12 @@ def device_map(graph: Graph, assignment: Assignment, topology: Topology) -> Devi
     """
     assignment.check(graph, topology)
     modules, weights = _work(graph, assignment, places_of(topology))
+    if not modules and _is_sharded_model(graph):
+        raise GraphError(
+            f"graph `{graph.name}` is a model in parts: a module of it is on several devices, and "
+            "a device map gives each module one",
+            hint="import the model without `parts`, or write the plan as a table of operations",
+        )
     if not modules:
         raise GraphError(
             f"graph `{graph.name}` does not say which modules its operations are of",
@@ -57,6 +63,11 @@ def device_map(graph: Graph, assignment: Assignment, topology: Topology) -> Devi
     tree = _Tree(modules, weights)
     tree.visit(places_of(topology)[0])
     return DeviceMap(tree.devices, tuple(tree.split))
+
+
+def _is_sharded_model(graph: Graph) -> bool:
+    pairs = zip(graph.kernels, graph.roles, strict=False)  # either may be missing
+    return any(kernel and role and "calls" in kernel.attributes for kernel, role in pairs)
 
 
 def places_of(topology: Topology) -> list[Place]:

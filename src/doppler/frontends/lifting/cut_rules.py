@@ -10,13 +10,14 @@ between products whole. The others are rules that cut all that they can:
   along the tokens, so that partial results are summed where their tokens are.
 """
 
-from collections.abc import Sequence
+from dataclasses import replace
 
 from doppler.errors import UnknownNameError
 from doppler.frontends.lifting.lift import Lifted
 from doppler.frontends.lifting.shards import ChooseCuts, cut_axes
+from doppler.graph.ops import OpKind
 from doppler.programs.program import Op, Read
-from doppler.sharding.cuts import Cut, divides
+from doppler.sharding.cuts import Cut, candidates, divides
 
 PAPER = "paper"
 Axes = list[int | None]  # a join axis of each operation
@@ -32,35 +33,36 @@ def choose_cuts(method: str | ChooseCuts) -> ChooseCuts:
 
 
 def cut_tokens(lifted: Lifted, parts: int) -> list[Cut]:
-    """The cuts along the tokens; what cannot be cut like this stays whole."""
-    pairs = zip(lifted.program.ops, token_axes(lifted, parts), strict=True)
-    return _cuts(lifted, [(op, (axis,)) for op, axis in pairs], parts)
+    """The cuts along the tokens; where these cannot be cut, along the first axes that can.
+
+    Causal attention is cut by heads, as its mask depends on the positions of tokens.
+    """
+    found = []
+    for op, axis, step in zip(
+        lifted.program.ops, token_axes(lifted, parts), lifted.steps, strict=True
+    ):
+        cut = one_axis(op, axis, parts) if axis is not None else _first_cut(op, parts)
+        found.append(cut if step is not None and step.rule is not None else (1,) * len(op.join))
+    return found
+
+
+def _first_cut(op: Op, parts: int) -> Cut:
+    """The first cut into as many parts as may be."""
+    found = candidates(replace(op, kind=OpKind.INPUT_ELEMWISE), parts)
+    return found[0] if found else (1,) * len(op.join)
 
 
 def cut_columns(lifted: Lifted, parts: int) -> list[Cut]:
     """The cuts of tensor parallelism; what cannot be cut like this is cut along the tokens."""
     tokens, features = token_axes(lifted, parts), feature_axes(lifted, parts)
-    return _cuts(lifted, column_axes(lifted.program.ops, features, tokens), parts)
-
-
-def column_axes(
-    ops: Sequence[Op], features: Axes, tokens: Axes
-) -> list[tuple[Op, tuple[int | None, ...]]]:
-    """Which join axes of each operation are cut: a summed one, and that of the tokens, too."""
-    found: list[tuple[Op, tuple[int | None, ...]]] = []
-    for op, own, token in zip(ops, features, tokens, strict=True):
-        is_summed = own is not None and own >= len(op.shape)
-        found.append((op, (own, token) if is_summed else (token if own is None else own,)))
-    return found
-
-
-def _cuts(
-    lifted: Lifted, axes: Sequence[tuple[Op, tuple[int | None, ...]]], parts: int
-) -> list[Cut]:
     found = []
-    for (op, cut), step in zip(axes, lifted.steps, strict=True):
+    for op, own, token, step in zip(
+        lifted.program.ops, features, tokens, lifted.steps, strict=True
+    ):
+        is_summed = own is not None and own >= len(op.shape)
+        axes = {own, token} if is_summed else {token if own is None else own}
         may = step is not None and step.rule is not None
-        found.append(tuple(parts if may and j in cut else 1 for j in range(len(op.join))))
+        found.append(tuple(parts if may and j in axes else 1 for j in range(len(op.join))))
     return found
 
 
@@ -126,5 +128,9 @@ METHODS: dict[str, ChooseCuts] = {
 
 def fits(op: Op, axis: int, parts: int) -> bool:
     """Whether a join axis of an operation can be cut evenly."""
-    cut = tuple(parts if j == axis else 1 for j in range(len(op.join)))
-    return axis not in op.whole and divides(op, cut)
+    return axis not in op.whole and divides(op, one_axis(op, axis, parts))
+
+
+def one_axis(op: Op, axis: int, parts: int) -> Cut:
+    """The cut of one join axis."""
+    return tuple(parts if j == axis else 1 for j in range(len(op.join)))
