@@ -150,6 +150,9 @@ def test_parts_are_chosen_by_what_is_predicted():
     assert plans["auto"].single_s == min(plans[parts].single_s for parts in (None, 2, 4))
     with pytest.raises(ShardingError):
         dp.CompileConfig(parts=3)
+    searched = dp.CompileConfig(placer="annealing", parts="auto", budget_s=0.2)
+    _, plan = best_parts(program, topology, searched, "chain")
+    assert plan.predicted_s < plan.single_s == plans["auto"].single_s
 
 
 def test_a_weight_that_fits_no_device_is_placed_in_parts():

@@ -106,10 +106,11 @@ def best_parts(
         models = [model for model, _ in ranked[:SEARCHED]] or models
     if config.budget_s is not None:
         config = replace(config, budget_s=config.budget_s / len(models))
-    found, why = _plans(models, topology, config)
+    searched, why = _plans(models, topology, config)
+    found = [*searched, *ranked]
     if why is not None and not found:
         raise why
-    single_s = min(plan.single_s for _, plan in (*found, *ranked))
+    single_s = min(plan.single_s for _, plan in found)
     model, plan = min(found, key=lambda each: each[1].predicted_s)
     return model, replace(plan, single_s=single_s)
 
