@@ -267,14 +267,52 @@ def test_models(tmp_path: Path, printed: Printed) -> None:
     row = {"pieces": 2, "flops": 1e12, "weights_bytes": 1e9, "import_s": 1.0, "single_s": None}
     row |= {"makespan_s": 1.0, "bound_s": 0.5, "gap": 1.0, "devices": 2, "balanced_s": 2.0}
     full = row | {"job": "full/llama/p100x4-first-fit", "balanced_devices": 3}
-    cut = row | {"job": "sharded/llama/p100x4/4", "lifted_share": 1.0, "columns_s": None}
+    cut = row | {
+        "job": "sharded/llama/p100x4/4",
+        "lifted_share": 1.0,
+        "columns_s": None,
+        "hosts_s": 3.5,
+    }
     cut |= {"ways": {"whole": 1.5, "paper": None, "tokens": 1.0, "columns": 3.0}, "best": "tokens"}
     results.write_text("".join(json.dumps(line) + "\n" for line in (full, cut)))
     (shown,) = printed("models", ("show", str(results)))
     assert "ahead of Accelerate's split on 1 of 1 models" in shown
     assert "| does not fit | 2,000 | 3 | 1,000 | 2 | 500 | 100.0 % | 2.00 × |" in shown
     assert "on 1 of 1 models, of tensor parallelism on 1 of 1" in shown
-    assert "| 1,500 | does not fit | **1,000** | 3,000 | 500 | 100.0 % | 2.00 × | – |" in shown
+    ways = "| does not fit | 3,500 | 1,500 | does not fit | **1,000** | 3,000 | 500 |"
+    assert f"{ways} 100.0 % | 2.00 × | – |" in shown
+
+
+def test_the_page_of_models_says_what_its_data_say() -> None:
+    lines = (FOLDER / "results" / "models.jsonl").read_text().splitlines()
+    rows = {row["job"].split("/")[1]: row for row in map(json.loads, lines)
+            if row["job"].startswith("sharded/")}  # fmt: skip
+    page = (FOLDER.parent / "docs" / "results" / "models.md").read_text("utf-8")
+    ratios = {
+        key: [row[key] / row["makespan_s"] for row in rows.values()]
+        for key in ("balanced_s", "columns_s", "hosts_s")
+    }
+    ahead = {key: sum(ratio > 1.001 for ratio in found) for key, found in ratios.items()}
+    most, least = max(ratios["columns_s"]), min(ratios["columns_s"])
+    llama, t5 = rows["llama"], rows["t5"]
+    tokens = [row["ways"]["paper"] / row["ways"]["tokens"] for row in rows.values()
+              if row["best"] == "tokens"]  # fmt: skip
+    for claim in (
+        f"ahead of Accelerate's split on {ahead['balanced_s']} of {len(rows)} models, by up to "
+        f"{max(ratios['balanced_s']):.2f} times",
+        f"of tensor parallelism on {ahead['columns_s']} of {len(rows)}, by {least:.2f} to "
+        f"{most:.2f} times",
+        f"Llama-2 7B takes {1e3 * llama['makespan_s']:.0f} ms, "
+        f"{llama['single_s'] / llama['makespan_s']:.2f} times as fast as on one device and "
+        f"{100 * (llama['makespan_s'] / llama['bound_s'] - 1):.1f} % above the bound",
+        f"tensor parallelism takes {1e3 * llama['columns_s']:.0f} ms",
+        f"take {min(tokens):.2f} to {max(tokens):.2f} times as long as those along the tokens",
+        f"T5 ({1e3 * t5['hosts_s']:.1f} against {1e3 * t5['makespan_s']:.1f} ms)",
+    ):
+        assert claim in page
+    assert len(rows) == 10
+    assert ahead["hosts_s"] == 9
+    assert len(tokens) == 5
 
 
 def test_models_on_devices(
