@@ -135,7 +135,7 @@ def model_problem(name: str, parts: int, number: int) -> DrawnProblem:
 def hard_problem(name: str) -> DrawnProblem:
     """Eight devices where moving a result costs four times as much as making it."""
     graph = dp.shard(workload(name).build(), parts=8)
-    topology = with_ratio(graph, dp.topology(HARD_MACHINE), HARD_RATIO)
+    topology = with_ratio(graph, dp.Topology.preset(HARD_MACHINE), HARD_RATIO)
     return DrawnProblem(graph, topology, name, 0, HARD_MACHINE)
 
 

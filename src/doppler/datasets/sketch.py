@@ -81,7 +81,7 @@ def with_ratio(graph: Graph, topology: Topology, ratio: float) -> Topology:
     Latencies stay, unless they alone were more than half of a transfer.
 
     >>> import doppler as dp
-    >>> graph, topology = dp.shard(dp.programs.chainmm(size=64), 2), dp.topology("p100x4")
+    >>> graph, topology = dp.shard(dp.programs.chainmm(size=64), 2), dp.Topology.preset("p100x4")
     >>> round(communication_ratio(graph, with_ratio(graph, topology, 4.0)), 1)
     4.0
     """
