@@ -207,7 +207,8 @@ def test_few_runs(tmp_path: Path, printed: Printed) -> None:
     assert ran.endswith(shown)
     rows = [json.loads(line) for line in results.read_text().splitlines()]
     assert [row["way"] for row in rows] == ["policy", "search", "random", "bandit"]
-    assert {row["best_ms"] for row in rows} == {min(row["own_ms"] for row in rows)}
+    assert len({row["best_ms"] for row in rows}) == 1
+    assert all(row["own_ms"] >= row["best_ms"] for row in rows)
     assert any(row["close_after"] for row in rows)
     assert all(0 < (row["close_after"] or 1) <= row["executions"] for row in rows)
 
