@@ -139,7 +139,11 @@ def _run(name: str, curves: Sequence[Curve], config: ReportConfig) -> dict[str, 
         keys = ("step", "mean_s", "least_s", "best_s", *(("loss",) if curve.loss else ()))
         columns = {key: [getattr(curve, key)[i] for i in kept] for key in keys}
         names = {"stage": cut(curve.stage, LONGEST), "exercise": cut(curve.exercise, LONGEST)}
-        facts = {"bound_s": curve.bound_s, "episodesPerS": curve.episodes_per_s}
+        facts: dict[str, Any] = {
+            "bound_s": curve.bound_s,
+            "episodesPerS": curve.episodes_per_s,
+            "untrained": [(cut(placer, LONGEST), found_s) for placer, found_s in curve.untrained_s],
+        }
         shown.append(names | columns | facts)
     return {"name": cut(name, LONGEST), "curves": shown}
 
