@@ -362,10 +362,13 @@ def test_chaos(tmp_path: Path, printed: Printed) -> None:
     assert "**no**" not in shown
 
 
-def test_load(printed: Printed) -> None:
-    (shown,) = printed("load", ("--requests", "20", "--backend", "null"))
+def test_load(tmp_path: Path, printed: Printed) -> None:
+    results = str(tmp_path / "load.jsonl")
+    short = ("--requests", "20", "--repeats", "2", "--backend", "null", "--results", results)
+    ran, shown = printed("load", ("run", *short), ("show", results))
+    assert "20 of each way, medians of 2 repetitions" in shown
     assert shown.count("| serving") == 2
-    assert "doppler_online_requests_total 20" in shown
+    assert ran.endswith(shown)
 
 
 def test_quality_is_worse_only_beyond_chance(monkeypatch: pytest.MonkeyPatch) -> None:
