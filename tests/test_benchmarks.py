@@ -371,6 +371,12 @@ def test_load(tmp_path: Path, printed: Printed) -> None:
     assert ran.endswith(shown)
 
 
+def test_page(printed: Printed, chromium: str) -> None:
+    (shown,) = printed("page", ("100",), LOADS=1, STEPS=10, CHANGES=2, CHROMIUM=chromium)
+    for what in ("shown after", "panning the timeline", "panning the graph", "moving a vertex"):
+        assert what in shown
+
+
 def test_quality_is_worse_only_beyond_chance(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(FOLDER))
     is_worse = importlib.import_module("quality").is_worse
