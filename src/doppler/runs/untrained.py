@@ -51,4 +51,4 @@ def write_untrained(folder: Path, makespans_s: Untrained) -> None:
         for label, rows in makespans_s.items()
     }
     document = {"format": UNTRAINED_FORMAT, "version": 1, "makespans_s": finite}
-    write_text(folder / UNTRAINED_FILE, json.dumps(document, allow_nan=False) + "\n")
+    write_text(folder / UNTRAINED_FILE, json.dumps(document, allow_nan=False) + "\n", durable=True)
