@@ -33,17 +33,25 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session")
-def browser():
-    """A browser, one for all tests of a worker; needs the extra `browser` and a Chromium.
+def chromium() -> str:
+    """The program of a Chromium, which `CHROMIUM` may name; needs the extra `browser` as well.
 
-    `CHROMIUM` may name its program. Tests are skipped where there is none.
+    Tests are skipped where there is none.
     """
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs the extra `browser`")
+    pytest.importorskip("playwright.sync_api", reason="needs the extra `browser`")
     program = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, CHROMIUMS)), None)
     if program is None:
         pytest.skip("no Chromium is installed")
-    with playwright.sync_playwright() as running:
-        started = running.chromium.launch(executable_path=program, args=["--no-sandbox"])
+    return program
+
+
+@pytest.fixture(scope="session")
+def browser(chromium: str):
+    """A browser, one for all tests of a worker."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as running:
+        started = running.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         yield started
         started.close()
 

@@ -363,10 +363,36 @@ def test_chaos(tmp_path: Path, printed: Printed) -> None:
     assert "**no**" not in shown
 
 
-def test_load(printed: Printed) -> None:
-    (shown,) = printed("load", ("--requests", "20", "--backend", "null"))
+def test_load(tmp_path: Path, printed: Printed) -> None:
+    results = str(tmp_path / "load.jsonl")
+    short = ("--requests", "20", "--repeats", "2", "--backend", "null", "--results", results)
+    ran, shown = printed("load", ("run", *short), ("show", results))
+    assert "20 of each way, medians of 2 repetitions" in shown
     assert shown.count("| serving") == 2
-    assert "doppler_online_requests_total 20" in shown
+    assert ran.endswith(shown)
+
+
+def test_the_page_on_serving_says_what_was_measured() -> None:
+    page = (FOLDER.parent / "docs" / "results" / "serving.md").read_text()
+    chaos, load = (
+        [json.loads(line) for line in (FOLDER / "results" / name).read_text().splitlines()]
+        for name in ("chaos.jsonl", "load.jsonl")
+    )
+    changes = [row for row in chaos if row["table"] == "drift"]
+    assert f"after {max(max(r['there'], r['back']) for r in changes)} requests at most" in page
+    ways = ("engine", "serving", "serving, exploring")
+    rates = [np.median([row["per_s"] for row in load if row["way"] == way]) for way in ways]
+    assert f"{rates[0]:.0f} requests a second when" in page
+    assert (
+        "{:.0f} through an `OnlinePlacer` that does not explore, and {:.0f}".format(*rates[1:])
+        in page
+    )
+
+
+def test_page(printed: Printed, chromium: str) -> None:
+    (shown,) = printed("page", ("100",), LOADS=1, STEPS=10, CHANGES=2, CHROMIUM=chromium)
+    for what in ("shown after", "panning the timeline", "panning the graph", "moving a vertex"):
+        assert what in shown
 
 
 def test_quality_is_worse_only_beyond_chance(monkeypatch: pytest.MonkeyPatch) -> None:

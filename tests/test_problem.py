@@ -11,6 +11,8 @@ from doppler.cost import Costs, DefaultCostModel, GivenCosts
 from doppler.errors import ConfigError
 from doppler.graph import Graph, GraphBuilder, build_graph
 from doppler.problem import Problem
+from doppler.programs import random_dag
+from doppler.sim import Simulator
 from doppler.topology import Topology, preset
 
 
@@ -39,7 +41,7 @@ def test_is_priced_once_and_only_when_needed() -> None:
     problem = Problem(diamond(), preset("reference:2"), model)
     assert problem.num_reads.tolist() == [0, 0, 1, 2]
     assert model.asked == 0
-    _ = problem.costs, problem.bottom_levels, problem.transfer_s, problem.digest()
+    _ = problem.costs, problem.bottom_levels, problem.link_class, problem.digest()
     assert model.asked == 1
 
 
@@ -62,7 +64,7 @@ def test_tables_by_pair_and_by_link_agree_with_the_costs(data: st.DataObject) ->
     topology = data.draw(strategies.topologies())
     graph = data.draw(strategies.graphs(num_devices=topology.num_devices))
     problem = Problem(graph, topology)
-    costs = problem.costs
+    costs, table = problem.costs, problem.transfer_table(range(topology.num_links))
     for a, b in np.ndindex(topology.route.shape):
         link = int(topology.route[a, b])
         if link < 0:
@@ -70,7 +72,20 @@ def test_tables_by_pair_and_by_link_agree_with_the_costs(data: st.DataObject) ->
             continue
         assert problem.latency_s[a, b] == costs.latency_s[link]
         for t in range(graph.num_tensors):
-            assert problem.transfer_s[t, link] == costs.transfer_s(graph, t, link)
+            assert table[t, link] == costs.transfer_s(graph, t, link)
+        like = problem.distinct_links[problem.link_class[link]]
+        assert (table[:, like] == table[:, link]).all()
+    assert (np.diff(np.sort(problem.distinct_links)) > 0).all()
+
+
+def test_kernels_need_no_table_of_tensors_and_links() -> None:
+    """On 64 devices, each with a link to each other, it would take most of a short budget."""
+    graph = random_dag(vertices=50, seed=0)
+    topology = Topology.uniform(8, flops_per_s=1e13, bandwidth_bytes_per_s=1e10)
+    arrays = Simulator(topology).arrays(graph)
+    most = max(np.size(array) for array in arrays)
+    assert most < graph.num_tensors * topology.num_links
+    assert Problem(graph, topology).distinct_links.tolist() == [0]
 
 
 def test_digest_depends_on_the_costs() -> None:

@@ -1,6 +1,7 @@
 """Problem: one graph on one topology, priced once; what bounds, placers and simulators read."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -74,14 +75,41 @@ class Problem:
         """Longest paths from an entry by mean exec and transfer seconds."""
         return top_levels(self.graph, self.mean_exec_s, self.mean_transfer_s)
 
-    @cached_property
-    def transfer_s(self) -> FloatArray:
-        """(T, L) seconds of each tensor over each link."""
-        costs = self.costs
-        total: FloatArray = costs.fixed_s[:, None] + costs.latency_s[None, :]
-        total += self.graph.tensor_bytes[:, None] * costs.s_per_byte[None, :]
-        total.setflags(write=False)  # large, so that it is not copied
+    def transfer_s(self, tensor: IntArray, link: IntArray) -> FloatArray:
+        """Seconds of tensors over links, of the shape that the two arrays have together."""
+        costs, total_bytes = self.costs, self.graph.tensor_bytes
+        fixed_s = costs.fixed_s[tensor] + costs.latency_s[link]
+        moved_s = total_bytes[tensor] * costs.s_per_byte[link]
+        total: FloatArray = fixed_s + moved_s
         return total
+
+    def transfer_table(self, links: Sequence[int] | IntArray) -> FloatArray:
+        """(T, len(links)) seconds of each tensor over each of these links."""
+        return self.transfer_s(
+            np.arange(self.graph.num_tensors)[:, None], np.asarray(links, np.int64)
+        )
+
+    @cached_property
+    def distinct_links(self) -> IntArray:
+        """(C,) the first link of each latency and bandwidth: over others transfers take as long."""
+        return self._link_classes[0]
+
+    @cached_property
+    def link_class(self) -> IntArray:
+        """(L,) which of the distinct links is as fast as each link."""
+        return self._link_classes[1]
+
+    @cached_property
+    def _link_classes(self) -> tuple[IntArray, IntArray]:
+        speeds = np.stack([self.costs.latency_s, self.costs.s_per_byte])
+        _, first, number = np.unique(speeds, axis=1, return_index=True, return_inverse=True)
+        return frozen(first), frozen(number.reshape(-1))
+
+    @cached_property
+    def transfers_take_time(self) -> bool:
+        """Whether moving any tensor that is made, or arrives, takes time over each link."""
+        moved = np.flatnonzero(self.is_produced | self.is_arriving)
+        return all((self.transfer_s(moved, link) > 0).all() for link in self.distinct_links)
 
     @cached_property
     def latency_s(self) -> FloatArray:

@@ -47,6 +47,25 @@ def test_a_partitioner_makes_as_many_cuts_as_there_is_time_for(
     assert cuts[0] == min(every)  # few parts first
 
 
+def test_a_partitioner_begins_no_cut_that_is_estimated_to_last_too_long(
+    problem: Problem, caplog: pytest.LogCaptureFixture
+) -> None:
+    cuts: list[int] = []
+
+    def cut(weighted: Any, share: np.ndarray, imbalance: float, seed: int) -> np.ndarray:
+        cuts.append(len(share))
+        return np.zeros(len(weighted.vertex_weight), np.int64)
+
+    options = {"tries": 1, "seed": 0, "pin_s": 1.0}
+    single = make_placer("single")
+    found = assigning.place_parts(single, problem, cut, budget_s=0.5, **options)
+    assert not cuts
+    assert len(set(found.devices[problem.graph.assigned])) == 1
+    assert "has no time for a cut in 0.5 s" in caplog.text
+    assigning.place_parts(single, problem, cut, budget_s=None, **options)
+    assert cuts
+
+
 def test_heuristics_to_begin_with_are_left_out_where_time_is_short(
     problem: Problem, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -87,7 +87,7 @@ def test_network_times_are_zero_at_home_and_for_inputs() -> None:
     assert (table[:, 3] == 0).all()
     v = int(graph.assigned[-1])
     expected = sum(
-        problem.transfer_s[t, topology.route[3, 5]]
+        problem.transfer_s(t, topology.route[3, 5])
         for t in graph.read_tensor[graph.read_ptr[v] : graph.read_ptr[v + 1]]
         if not graph.is_input[graph.tensor_producer[t]]
     )

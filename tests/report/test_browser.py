@@ -4,6 +4,7 @@ Needs the extra `browser` and a Chromium, and is skipped without.
 """
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows[-1]["best_s"] = 2.0
     text = "".join(json.dumps(one) + "\n" for one in rows)
     (folder / "run" / "metrics.jsonl").write_text(text)
+    others = {"single": 90.0, "critical-path": 4.0, HOSTILE[2]: 2.5, "auto": 2.4}
+    untrained = {"format": "doppler-untrained", "version": 1, "makespans_s": {HOSTILE[0]: others}}
+    (folder / "run" / "untrained.json").write_text(json.dumps(untrained))
     dp.write_report({}, folder / "training.html", runs={HOSTILE[1]: folder / "run"})
     graph, topology, trace = planned()
     dp.write_report({"p": trace}, folder / "planned.html", graph=graph, topology=topology)
@@ -234,10 +238,28 @@ def test_training_curves(show) -> None:
     assert page.locator("#training h3").text_content() == HOSTILE[1]
     caption = page.locator("#training figcaption").first.text_content()
     assert caption == f"sim: {HOSTILE[0]} best 2 s, gap 100.0 %"
-    assert page.locator("#training svg.curves path.curve").count() == 4 + 1
+    assert page.locator("#training svg.curves path.curve").count() == 4 + 1 + 3
     assert page.locator("nav a").all_text_contents() == ["Training"]
     page.locator("#training summary").click()
     assert page.locator("#training details path.curve").count() == 1
+
+
+def test_placers_that_need_no_training_are_lines(show) -> None:
+    page = show("training.html")
+    lines = page.locator("#training .placer")
+    assert lines.locator("title").all_text_contents() == [
+        "auto 2.4 s",
+        f"{HOSTILE[2]} 2.5 s",
+        "critical-path 4 s",
+    ]
+    names = [text.bounding_box() for text in lines.locator("text").all()]
+    for below, above in pairwise(names):  # the fastest is lowest, and no name covers another
+        assert above["y"] + 0.7 * above["height"] <= below["y"]
+    said = page.locator("#training .chart .hint").text_content()
+    assert said.startswith("Without training: auto 2.4 s, ")
+    assert said.endswith(", critical-path 4 s, single 90 s (above the chart)")
+    assert said[18:] in page.locator("#training svg.curves").first.get_attribute("aria-label")
+    assert "placers that need no training" in page.locator("#training .legend").text_content()
 
 
 def test_it_prints_in_light_colours(show) -> None:

@@ -43,6 +43,33 @@ def test_losses_and_episodes_per_second(tmp_path: Path) -> None:
     assert (curve.loss, curve.episodes_per_s) == ((), None)
 
 
+UNTRAINED = {"format": "doppler-untrained", "version": 1}
+
+
+def test_placers_that_need_no_training(tmp_path: Path) -> None:
+    reader, path = CurveReader(tmp_path), tmp_path / "untrained.json"
+    (tmp_path / "metrics.jsonl").write_text(lines(1, 2) + lines(3, 4, stage="real"))
+    assert [curve.untrained_s for curve in reader.read()] == [(), ()]
+    seen = reader.seen
+    found = {"g@m": {"single": 4.0, "heft": 1.5, "auto": 1.5}, "other@m": {"single": 1.0}}
+    path.write_text(json.dumps(UNTRAINED | {"makespans_s": found}))
+    simulated, measured = reader.read()
+    assert simulated.untrained_s == (("auto", 1.5), ("heft", 1.5), ("single", 4.0))
+    assert measured.untrained_s == ()  # a simulated makespan is none of the machine
+    assert reader.seen != seen
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [{"makespans_s": []}, {"makespans_s": {"g@m": {"a": -1.0}}}, {"makespans_s": {}, "x": 1}, {}],
+)
+def test_mistakes_in_what_needs_no_training(tmp_path: Path, odd: dict) -> None:
+    (tmp_path / "metrics.jsonl").write_text(lines(1, 1))
+    (tmp_path / "untrained.json").write_text(json.dumps(UNTRAINED | odd))
+    with pytest.raises(FormatError, match="no makespans by exercise and placer"):
+        read_curves(tmp_path)
+
+
 def test_a_resumed_run_starts_over(tmp_path: Path) -> None:
     reader, path = CurveReader(tmp_path), tmp_path / "metrics.jsonl"
     path.write_text(lines(1, 5))

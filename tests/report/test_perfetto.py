@@ -8,7 +8,7 @@ from report.making import HOSTILE, example, hostile, large, planned
 from report.trace_events import check_document
 
 import doppler as dp
-from doppler.errors import ConfigError, OutputError
+from doppler.errors import ConfigError, GraphError, OutputError
 from doppler.tasks import dependencies, enumerate_tasks
 
 
@@ -61,6 +61,16 @@ def test_counters_are_percent_of_utilization(tmp_path: Path) -> None:
     assert len({c["pid"] for c in counters}) == len(trace.devices)
 
 
+def test_counters_of_memory_in_use(tmp_path: Path) -> None:
+    graph, _, trace = planned()
+    counters = of(written(tmp_path, {"p": trace}, graph=graph), "C")
+    for device, use in enumerate(trace.memory(graph)):
+        own = [c for c in counters if c["name"] == "memory" and c["pid"] == 1 + device]
+        assert [c["args"]["bytes"] for c in own] == use.used_bytes.tolist()
+        assert [c["ts"] / 1e6 for c in own] == pytest.approx(use.time_s.tolist())
+    assert {c["name"] for c in of(written(tmp_path, {"p": trace}), "C")} == {"utilization"}
+
+
 def test_traces_have_processes_of_their_own(tmp_path: Path) -> None:
     graph, _, _, traces = example()
     events = written(tmp_path, traces, graph=graph)
@@ -87,6 +97,8 @@ def test_mistakes(tmp_path: Path) -> None:
     trace = example()[3]["critical-path"]
     with pytest.raises(ConfigError, match="at least one"):
         dp.write_perfetto({}, tmp_path / "x.json")
+    with pytest.raises(GraphError, match="of another graph"):
+        dp.write_perfetto({"one": trace}, tmp_path / "x.json", graph=hostile()[0])
     (tmp_path / "x.json").write_text("{}")
     with pytest.raises(OutputError):
         dp.write_perfetto({"one": trace}, tmp_path / "x.json")

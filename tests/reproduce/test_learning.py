@@ -97,6 +97,7 @@ def test_simulated_runs_are_counted(
 ) -> None:
     """But for those of a new best, which is simulated again by itself."""
     monkeypatch.setattr(learning, "measured", lambda *_, **__: {"ms": 1.0})
+    monkeypatch.setattr("doppler.runs.run.place_untrained", lambda _: {})  # not the training's
     counts = counting(monkeypatch)
     found = learning.train(BASE | {"method": method, "samples": 1}, shop(tmp_path))
     judging = 1

@@ -58,6 +58,7 @@ def test_what_is_in_a_directory(tmp_path: Path) -> None:
         "metrics.jsonl",
         "state.safetensors",
         "policy.safetensors",
+        "untrained.json",
         f"best/{LABEL}.assignment.json",
         f"best/{LABEL}.trace.json",
     }

@@ -345,6 +345,9 @@ def test_training_is_followed_and_runs_are_compared(serve, tmp_path: Path) -> No
     write_metrics(runs["second"], 9, 1.5)
     page.get_by_text("second 1.5 s").wait_for()
     assert page.locator("path.compared").count() == 2 + 2  # with the legend
+    found = {"format": "doppler-untrained", "version": 1, "makespans_s": {HOSTILE[0]: {"cp": 2.2}}}
+    (runs["first"] / "untrained.json").write_text(json.dumps(found))
+    page.locator(".compared .placer").get_by_text("cp", exact=True).wait_for()
     assert page.locator("nav a").all_text_contents() == ["Training"]
 
 

@@ -161,7 +161,7 @@ def train(
                 "there is no graph to train on", hint="dop train graph.json -o runs/x"
             )
         _train(run, output)
-    from doppler.runs.comparison import compare
+    from doppler.runs.comparison import compare, keep
 
     results = run.results()
     with showing_progress():
@@ -172,6 +172,7 @@ def train(
         seen = str(results[0].recalibrated or topology)
         how = ["dop", "place", graph, "--topology", seen, "--placer", placer_of_run(run, output)]
         print_results(run, results, comparisons, output, shlex.join(how))
+    keep(run, comparisons)
 
 
 def _resume(

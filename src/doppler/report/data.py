@@ -34,13 +34,18 @@ class TraceView:
     facts: dict[str, Any]  # that do not depend on the detail
 
 
-def trace_view(trace: Trace, graph: Graph | None, config: ReportConfig) -> TraceView:
-    """What a page says of a trace; with a graph, also of memory."""
+def check_graph(trace: Trace, graph: Graph | None) -> None:
+    """Raise if there is a graph, and the trace is of another one."""
     if graph is not None and graph.vertex_names != trace.vertex_names:
         raise GraphError(
             f"trace `{cut(trace.graph, LONGEST)}` is of another graph than `{graph.name}`",
             hint="give the graph that was placed",
         )
+
+
+def trace_view(trace: Trace, graph: Graph | None, config: ReportConfig) -> TraceView:
+    """What a page says of a trace; with a graph, also of memory."""
+    check_graph(trace, graph)
     chain = np.array([step.row for step in trace.critical_chain()], np.int64)
     facts = _facts(trace, config) | _memory(trace, graph, config) | {"chainTasks": len(chain)}
     return TraceView(trace, task_columns(trace), chain, devices_of(trace), facts)
@@ -139,7 +144,11 @@ def _run(name: str, curves: Sequence[Curve], config: ReportConfig) -> dict[str, 
         keys = ("step", "mean_s", "least_s", "best_s", *(("loss",) if curve.loss else ()))
         columns = {key: [getattr(curve, key)[i] for i in kept] for key in keys}
         names = {"stage": cut(curve.stage, LONGEST), "exercise": cut(curve.exercise, LONGEST)}
-        facts = {"bound_s": curve.bound_s, "episodesPerS": curve.episodes_per_s}
+        facts: dict[str, Any] = {
+            "bound_s": curve.bound_s,
+            "episodesPerS": curve.episodes_per_s,
+            "untrained": [(cut(placer, LONGEST), found_s) for placer, found_s in curve.untrained_s],
+        }
         shown.append(names | columns | facts)
     return {"name": cut(name, LONGEST), "curves": shown}
 

@@ -15,6 +15,7 @@ from doppler.errors import ConfigError
 from doppler.graph.graph import Graph
 from doppler.report.causes import utilization_over_time
 from doppler.report.config import ReportConfig
+from doppler.report.data import check_graph
 from doppler.trace import Trace
 
 KIND = "doppler-perfetto"
@@ -34,7 +35,7 @@ def write_perfetto(
 
     A device and its slots, and a link and its lanes, are a process and its threads. Arrows lead
     from a task to the one whose last input it made; with a graph, to all that need it. Counters
-    show utilization over time.
+    show utilization over time and, with a graph, the memory in use.
 
     >>> import doppler as dp
     >>> graph = dp.shard(dp.programs.chainmm(size=64), parts=2)
@@ -46,6 +47,7 @@ def write_perfetto(
     events: list[dict[str, Any]] = []
     first = 1  # Perfetto takes process 0 for the idle one
     for name, trace in traces.items():
+        check_graph(trace, graph)
         events += _events(trace, name if len(traces) > 1 else "", first, graph, config)
         first += len(trace.devices) + len(trace.links)
     document = {
@@ -67,6 +69,7 @@ def _events(
     events += _slices(trace, process, thread)
     events += _flows(trace, _needs(trace, graph), process, thread, first)
     events += _counters(trace, first, (config or ReportConfig()).bins)
+    events += _memory(trace, graph, first)
     return events
 
 
@@ -181,3 +184,11 @@ def _counters(trace: Trace, first: int, bins: int) -> Iterator[dict[str, Any]]:
             args = {"percent": percent}
             counter = {"ph": "C", "name": "utilization", "pid": first + device, "tid": 0}
             yield counter | {"ts": time_us, "args": args}
+
+
+def _memory(trace: Trace, graph: Graph | None, first: int) -> Iterator[dict[str, Any]]:
+    """Bytes in use on each device, wherever they change; a graph says what they are."""
+    for device, use in enumerate([] if graph is None else trace.memory(graph)):
+        counter = {"ph": "C", "name": "memory", "pid": first + device, "tid": 0}
+        for time_s, used in zip(use.time_s.tolist(), use.used_bytes.tolist(), strict=True):
+            yield counter | {"ts": time_s * US, "args": {"bytes": used}}

@@ -1,5 +1,6 @@
 """Comparison: makespans of the policy of a run, and of placers that need no training."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import inf, isfinite
@@ -8,7 +9,9 @@ from doppler.base.progress import track
 from doppler.placers.registry import make_placer
 from doppler.policies.arrays.checkpoint import has_shipped_policy
 from doppler.problem import Problem
+from doppler.report.curves import read_untrained
 from doppler.runs.run import Run
+from doppler.runs.untrained import write_untrained
 from doppler.sim.simulator import Simulator
 from doppler.training.exercise_record import ExerciseRecord
 
@@ -64,6 +67,19 @@ def compare(run: Run) -> list[Comparison]:
         )
         for number, (record, simulator) in enumerate(zip(trainer.records, simulators, strict=True))
     ]
+
+
+def keep(run: Run, comparisons: Sequence[Comparison]) -> None:
+    """Write what placers found without training beside the run, unless its costs were measured."""
+    folder, records = run.directory.path, run.trainer.records
+    known = {label: dict(rows) for label, rows in read_untrained(folder).items()}
+    for record, compared in zip(records, comparisons, strict=True):
+        if record.recalibrated() is not None:
+            continue
+        found = {SHIPPED: compared.shipped_s, AUTO: compared.auto_s}
+        rows = known.setdefault(record.label, {})
+        rows |= {name: found_s for name, found_s in found.items() if found_s is not None}
+    write_untrained(folder, known)
 
 
 def _best_s(record: ExerciseRecord, simulator: Simulator) -> float:

@@ -6,6 +6,7 @@ runs/x/
 ├── graphs/ topologies/              copies, so that a run needs nothing else; of a
 │                                    pretraining, the recipe in config.json is enough
 ├── validation.json                  of a pretraining: what is known of the validation problems
+├── untrained.json                   makespans of placers that need no training
 ├── metrics.jsonl                    a line per update
 ├── tensorboard/                     events, where TensorBoard is installed
 ├── state.safetensors                all that changes in training: what `--resume` reads
@@ -40,6 +41,7 @@ from doppler.policies.checkpoint import (
     save_policy,
     write_tensors,
 )
+from doppler.report.curves import UNTRAINED_FILE
 from doppler.runs import manifest as manifests
 from doppler.runs.manifest import (
     Manifest,
@@ -57,7 +59,7 @@ from doppler.training.trainer import Trainer
 FORMAT, VERSION = "doppler-training", 1
 STATE_FILE, LOCK_FILE = "state.safetensors", ".lock"
 BEST, BEST_FILES = "best", "*.assignment.json"
-FILES = (STATE_FILE, POLICY_FILE)  # that are written before config.json
+FILES = (STATE_FILE, POLICY_FILE, UNTRAINED_FILE)  # that are written before config.json
 FOLDERS = (BEST, manifests.GRAPHS, manifests.TOPOLOGIES)
 
 

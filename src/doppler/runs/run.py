@@ -31,6 +31,7 @@ from doppler.runs.metrics import (
     scalars_of_gaps,
     tensorboard,
 )
+from doppler.runs.untrained import place_untrained, write_untrained
 from doppler.runs.validation_set import FamilyGap, Pace, ValidationSet, make_validation
 from doppler.serving.trials import TrialSummary
 from doppler.topology.topology import Topology
@@ -237,6 +238,10 @@ def start_run(
             clock=clock,
         )
         tally, validation = Tally(), _validation(manifest, path)
+        if manifest.recipe is None:
+            found_s = place_untrained(trainer.records)
+            with explained(path):
+                write_untrained(path, found_s)
         directory.save(trainer, tally, manifest)
         directory.write_manifest(manifest)
         return Run(

@@ -87,4 +87,4 @@ def task_seconds(problem: Problem, tasks: Tasks, exec_s: FloatArray | None = Non
     """(V + K,) seconds of each task, 0 for inputs; `exec_s` (V, D) instead of the problem's."""
     table = problem.costs.exec_s if exec_s is None else exec_s
     own_s = np.where(tasks.devices < 0, 0.0, table[np.arange(len(table)), tasks.devices])
-    return np.concatenate([own_s, problem.transfer_s[tasks.tensor, tasks.link]])
+    return np.concatenate([own_s, problem.transfer_s(tasks.tensor, tasks.link)])

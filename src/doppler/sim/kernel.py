@@ -41,7 +41,10 @@ class Arrays(NamedTuple):
     need_bytes: FloatArray  # (V,) that an exec takes when it starts
     exec_s: FloatArray  # (S, V, D) for each of S draws of the noise
     order: IntArray  # (V,) topological
-    transfer_s: FloatArray  # (T, L)
+    fixed_s: FloatArray  # (T,) of a transfer, over any link
+    tensor_bytes: FloatArray  # (T,)
+    latency_s: FloatArray  # (L,)
+    s_per_byte: FloatArray  # (L,)
     transfer_factor: FloatArray  # (S, T, D), or (0, 0, 0) where all are 1
     route: IntArray  # (D+1, D) the last row: from the host
     room_ptr: IntArray  # (R+1,) slots of each device, lanes of each limited link; R = D + L
@@ -611,7 +614,8 @@ def choose(p: Arrays, devices: IntArray, s: Scratch) -> int:
 @inlined
 def transfer_s(p: Arrays, draw: int, tensor: int, link: int, target: int) -> float:
     """Seconds to move a tensor over a link to a device."""
-    seconds = p.transfer_s[tensor, link]
+    seconds = p.fixed_s[tensor] + p.latency_s[link]
+    seconds += p.tensor_bytes[tensor] * p.s_per_byte[link]
     if len(p.transfer_factor) > 0:
         seconds *= p.transfer_factor[draw, tensor, target]
     return seconds

@@ -326,7 +326,10 @@ class Simulator(SimulatorBase):
             "whole_bytes": problem.whole_bytes,
             "temporary_bytes": problem.temporary_bytes,
             "need_bytes": problem.made_bytes + problem.temporary_bytes,
-            "transfer_s": problem.transfer_s,
+            "fixed_s": problem.costs.fixed_s,
+            "tensor_bytes": graph.tensor_bytes,
+            "latency_s": problem.costs.latency_s,
+            "s_per_byte": problem.costs.s_per_byte,
             "route": topology.route_from_host,
             "room_ptr": np.concatenate([[0], np.cumsum(rooms)]),
             "capacity": np.where(rooms > 0, rooms + ahead, UNLIMITED),
@@ -341,7 +344,7 @@ class Simulator(SimulatorBase):
                 topology.host.dispatch_s == 0
                 and not limit_memory
                 and not config.synchronous
-                and (problem.transfer_s[is_moved] > 0).all()
+                and problem.transfers_take_time
             ),
         }
         self._fixed = problem, fixed

@@ -114,7 +114,7 @@ class ViewSession:
         return {n: r.read() if r.has_begun else () for n, r in self._readers.items()}
 
     def _seen(self) -> str:
-        return ".".join(str(reader.read_bytes) for reader in self._readers.values())
+        return ".".join(reader.seen for reader in self._readers.values())
 
     def state(self, since: int, seen: str) -> dict[str, Any]:
         """JSON values: what is new since a revision of the what-if and a state of the runs."""

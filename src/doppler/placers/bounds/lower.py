@@ -213,7 +213,7 @@ def _least_arrival_s(problem: Problem) -> FloatArray:
     """(T,) seconds from the host to the device it is nearest to; 0 where no links are known."""
     if not problem.topology.has_host_links:
         return np.zeros(problem.graph.num_tensors)
-    least: FloatArray = problem.transfer_s[:, problem.topology.host_links].min(axis=1)
+    least: FloatArray = problem.transfer_table(problem.topology.host_links).min(axis=1)
     return least
 
 

@@ -163,5 +163,6 @@ def _live_bytes(problem: Problem, before: BoolArray) -> FloatArray:
 def _least_transfer_s(problem: Problem) -> FloatArray:
     """(T,) seconds to move each tensor over the link that is best for it."""
     route = problem.topology.route
-    least: FloatArray = problem.transfer_s[:, np.unique(route[route >= 0])].min(axis=1)
+    same = problem.link_class[np.unique(route[route >= 0])]
+    least: FloatArray = problem.transfer_table(problem.distinct_links[np.unique(same)]).min(axis=1)
     return least

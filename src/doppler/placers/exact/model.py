@@ -48,9 +48,10 @@ def whole_units(problem: Problem, horizon_s: float) -> Units:
     longest = int(horizon_s / fine_s) + 1
     host = problem.topology.host
     host_s = np.array([host.dispatch_s, host.completion_s])
+    links = np.arange(problem.topology.num_links)
     parts = [
         np.minimum(np.floor(np.minimum(seconds, 2 * horizon_s) / fine_s), longest).astype(np.int64)
-        for seconds in (problem.costs.exec_s, problem.transfer_s, host_s)
+        for seconds in (problem.costs.exec_s, problem.transfer_table(links), host_s)
     ]
     # Whole seconds, say, have a common divisor: the smaller the numbers, the easier the search.
     used = {n for part in parts for n in np.unique(part).tolist() if n < longest}

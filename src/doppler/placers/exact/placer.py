@@ -238,7 +238,7 @@ def _length_s(problem: Problem, units: Units, schedule: StaticSchedule) -> float
                 dict.fromkeys(((t, d) for t in outputs[vertex]), end_s + host.completion_s)
             )
         else:
-            end_s = run([tensor], d, lanes[link], float(problem.transfer_s[tensor, link]))
+            end_s = run([tensor], d, lanes[link], problem.costs.transfer_s(graph, tensor, link))
             seen_s[tensor, target] = end_s + host.completion_s
         length_s = max(length_s, end_s)
     return length_s

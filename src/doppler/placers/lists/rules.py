@@ -121,7 +121,7 @@ def _arrival_s(problem: Problem) -> FloatArray:
     arrival_s = np.zeros((graph.num_vertices, problem.topology.num_devices))
     edges = np.flatnonzero(problem.is_arriving[graph.edge_tensor])
     if len(edges):
-        seconds = problem.transfer_s[:, problem.topology.host_links]
+        seconds = problem.transfer_table(problem.topology.host_links)
         np.maximum.at(arrival_s, graph.edge_reader[edges], seconds[graph.edge_tensor[edges]])
     return arrival_s
 

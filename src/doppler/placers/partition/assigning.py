@@ -6,6 +6,7 @@ parts; the parts of each are laid onto the devices so that the links carry them 
 best in simulation is kept.
 """
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
@@ -21,6 +22,8 @@ from doppler.graph.graph import Graph
 from doppler.placers.base import Placer, assign, checked_budget
 from doppler.problem import Problem
 from doppler.sim.simulator import Simulator
+
+log = logging.getLogger(__name__)
 
 IMBALANCES = (0.03, 0.1, 0.3)  # by how much a part may exceed its share
 TOTAL = 2**26  # what the weights add up to; partitioners compute in 32 bits
@@ -43,12 +46,20 @@ Cut = Callable[[Weighted, FloatArray, float, int], IntArray]
 
 
 def place_parts(
-    placer: Placer, problem: Problem, cut: Cut, *, tries: int, seed: int, budget_s: float | None
+    placer: Placer,
+    problem: Problem,
+    cut: Cut,
+    *,
+    tries: int,
+    seed: int,
+    budget_s: float | None,
+    pin_s: float = 0.0,
 ) -> Assignment:
     """The best assignment, in simulation, of those made from `tries` cuts of each kind.
 
     With a budget, cuts into few parts come first, and none is begun that would last too long, as
-    those before it tell.
+    those before it tell; the first cut takes about `pin_s` seconds for each pin. Where there is no
+    time for any, everything is on one device.
     """
     began = monotonic()
     until = inf if budget_s is None else began + checked_budget(budget_s)
@@ -65,14 +76,18 @@ def place_parts(
         (k, imbalance) for k in counts for imbalance in IMBALANCES if k > 1 for _ in range(tries)
     ]
     found, longest = [np.where(graph.is_input, -1, fastest[0])], 0.0
+    next_s = pin_s * len(weighted.tensor)
     for k, imbalance in track(kinds if budget_s is None else kinds[::-1], placer.name):
         started = monotonic()
-        if started + LONGER * longest > until:
+        if started + next_s > until:
             break
         share = speed[fastest[:k]] / speed[fastest[:k]].sum()
         devices[assigned] = cut(weighted, share, imbalance, int(rng.integers(2**31)))
         found.append(lay_out(problem, devices, fastest, until))
         longest = max(longest, monotonic() - started)
+        next_s = LONGER * longest
+    if len(found) == 1 and kinds:
+        log.warning("placer `%s` has no time for a cut in %s s", placer.name, budget_s)
     table = np.unique(np.array(found), axis=0)
     makespans = Simulator(problem).makespans(graph, table)
     return assign(placer, problem, table[int(np.argmin(makespans))])

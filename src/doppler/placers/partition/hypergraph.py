@@ -12,6 +12,8 @@ from doppler.placers.base import Shown
 from doppler.placers.partition.assigning import Weighted, check_tries, place_parts
 from doppler.problem import Problem
 
+PIN_S = 3e-5  # of a cut in two, on one core of a server
+
 
 class HypergraphPlacer(Shown):
     """Parts of equal work with few copies of tensors between them, by Mt-KaHyPar.
@@ -34,7 +36,11 @@ class HypergraphPlacer(Shown):
         except ImportError:
             raise MissingExtraError("mtkahypar", "placer `hypergraph`", extra="solvers") from None
         return place_parts(
-            self, problem, cut_hypergraph, tries=self.tries, seed=seed, budget_s=budget_s
+            *(self, problem, cut_hypergraph),
+            tries=self.tries,
+            seed=seed,
+            budget_s=budget_s,
+            pin_s=PIN_S,
         )
 
 
