@@ -2,12 +2,13 @@
 
 Every tensor that crosses has a tag of its own, and is received straight into the memory where it
 is read: the receives are posted before the clock of a run starts. A short message before each
-tensor says that it comes; one thread per other rank listens for those, and so notices at once
-when that rank ends.
+tensor says that it comes; one thread per other rank listens for those, waits for the tensor, which
+is next on the same connection, and notices at once when that rank ends.
 """
 
 import socket
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -23,7 +24,7 @@ from doppler.errors import EngineError
 MESSAGE, TEXT, FIRST = 0, 1, 2  # tags: of short messages, of reasons, and of the first tensor
 TEXT_BYTES = 512
 NEVER = timedelta(days=1)  # a rank that is silent is found out by the time limit of a run
-WAITERS = 4  # threads that wait for tensors under way
+POSTED = 16  # short messages of each rank that are received without its asking first
 PINGS = 8
 RESTART = "start all processes again, as torchrun can do"
 NOTICE_S = 2.0  # within which the end of a rank is noticed, once a message to it failed
@@ -44,6 +45,20 @@ class Trouble(NamedTuple):
 
     rank: int
     reason: str
+
+
+class Sending(NamedTuple):
+    """A tensor under way to another rank."""
+
+    group: "Group"
+    tensors: tuple[torch.Tensor, ...]  # what must not be freed
+    works: tuple[Any, ...]
+
+    def wait(self) -> None:
+        """Return when the memory of the tensor may be used again."""
+        with self.group.engine_errors():
+            for work in self.works:
+                work.wait()
 
 
 class Group:
@@ -68,7 +83,6 @@ class Group:
         self._arrived: Callable[[int], None] = lambda task: None
         self._granted: Callable[[int], None] = lambda task: None
         self._pongs: SimpleQueue[int] = SimpleQueue()
-        self._coming: SimpleQueue[int | None] = SimpleQueue()
         self._lock = Lock()
         self.hosts: list[str] = self.gather(socket.gethostname())
         self._listeners = [
@@ -76,8 +90,7 @@ class Group:
             for peer in range(self.size)
             if peer != self.rank
         ]
-        waiters = [Thread(target=self._await_tensors, daemon=True) for _ in range(WAITERS)]
-        for thread in (*self._listeners, *waiters):
+        for thread in self._listeners:
             thread.start()
 
     # All ranks at once.
@@ -85,13 +98,13 @@ class Group:
     def gather(self, value: Any) -> list[Any]:
         """What every rank gives, by rank."""
         found: list[Any] = [None] * self.size
-        with self._as_engine_errors():
+        with self.engine_errors():
             dist.all_gather_object(found, value, group=self._calls)
         return found
 
     def wait_for_all(self) -> None:
         """Return when every rank has come here."""
-        with self._as_engine_errors():
+        with self.engine_errors():
             dist.barrier(group=self._calls)
 
     def clocks(self) -> list[Clock]:
@@ -131,23 +144,21 @@ class Group:
     ) -> None:
         """Make ready for the tensors of a run: by task, the memory and the rank it comes from."""
         self._arrived, self._granted = arrived, granted
-        with self._as_engine_errors():
+        with self.engine_errors():
             self._incoming = {
-                task: dist.irecv(output, src=rank, group=self._wires, tag=FIRST + task)
+                task: self._wires.recv([output], rank, FIRST + task)
                 for task, (output, rank) in receives.items()
             }
 
-    def send(self, value: torch.Tensor, rank: int, task: int) -> None:
-        """Send a tensor; returns when its memory may be used again."""
+    def send(self, value: torch.Tensor, rank: int, task: int) -> "Sending":
+        """Begin to send a tensor; its memory may be used again when that is awaited."""
         message = torch.tensor([COMES, task])
-        with self._as_engine_errors():
-            works = [
-                dist.isend(message, dst=rank, group=self._wires, tag=MESSAGE),
-                dist.isend(value, dst=rank, group=self._wires, tag=FIRST + task),
-            ]
-            for work in works:
-                assert work is not None  # this rank is of the group
-                work.wait()
+        with self.engine_errors():
+            works = (
+                self._wires.send([message], rank, MESSAGE),
+                self._wires.send([value], rank, FIRST + task),
+            )
+        return Sending(self, (message, value), works)
 
     def grant(self, rank: int, task: int) -> None:
         """Say that the memory is free into which a rank wants to send."""
@@ -180,8 +191,6 @@ class Group:
         """Take leave of the others. A group that had trouble is left as it is."""
         if self._is_closed:
             return
-        for _ in range(WAITERS):
-            self._coming.put(None)
         with suppress(EngineError):
             for peer in range(self.size):
                 if peer != self.rank and self.trouble is None:
@@ -194,35 +203,33 @@ class Group:
     # Threads.
 
     def _listen(self, peer: int) -> None:
-        message = torch.empty(2, dtype=torch.int64)
-        while True:
-            try:
-                dist.recv(message, src=peer, group=self._wires, tag=MESSAGE)
-            except RuntimeError:
-                self._note(Trouble(peer, "is gone"))
-                return
-            kind, value = message.tolist()
-            if kind == COMES:
-                self._coming.put(value)
-            elif kind == MAY_COME:
-                self._granted(value)
-            elif kind == PING:
-                self._say(peer, PONG, time.perf_counter_ns())
-            elif kind == PONG:
-                self._pongs.put(value)
-            elif kind == FAILED:
-                self._note(Trouble(peer, self._reason(peer)))
-                return
-            else:
-                return
+        messages = [torch.empty(2, dtype=torch.int64) for _ in range(POSTED)]
+        try:
+            posted = deque((m, self._wires.recv([m], peer, MESSAGE)) for m in messages)
+            may_go_on = True
+            while may_go_on:
+                message, work = posted.popleft()
+                work.wait()
+                kind, value = message.tolist()
+                posted.append((message, self._wires.recv([message], peer, MESSAGE)))
+                may_go_on = self._hear(peer, kind, value)
+        except RuntimeError:
+            self._note(Trouble(peer, "is gone"))
 
-    def _await_tensors(self) -> None:
-        while (task := self._coming.get()) is not None:
-            try:
-                self._incoming[task].wait()
-            except RuntimeError:
-                continue  # who listens to that rank says why
-            self._arrived(task)
+    def _hear(self, peer: int, kind: int, value: int) -> bool:
+        """Do what a message asks for; whether another may come."""
+        if kind == COMES:
+            self._incoming[value].wait()
+            self._arrived(value)
+        elif kind == MAY_COME:
+            self._granted(value)
+        elif kind == PING:
+            self._say(peer, PONG, time.perf_counter_ns())
+        elif kind == PONG:
+            self._pongs.put(value)
+        elif kind == FAILED:
+            self._note(Trouble(peer, self._reason(peer)))
+        return kind not in (FAILED, LEAVES)
 
     def _reason(self, peer: int) -> str:
         text = torch.zeros(TEXT_BYTES, dtype=torch.uint8)
@@ -240,7 +247,7 @@ class Group:
         self.on_trouble()
 
     def _say(self, peer: int, kind: int, value: int = 0) -> None:
-        with self._as_engine_errors():
+        with self.engine_errors():
             message = torch.tensor([kind, value])
             dist.send(message, dst=peer, group=self._wires, tag=MESSAGE)
 
@@ -262,7 +269,7 @@ class Group:
         teller.join(1.0)
 
     @contextmanager
-    def _as_engine_errors(self) -> Iterator[None]:
+    def engine_errors(self) -> Iterator[None]:
         """Torch's errors become ours, and name the rank that is gone."""
         try:
             yield
