@@ -96,7 +96,7 @@ def rank_main(folder: Path, rank: int, args: argparse.Namespace) -> None:
                     with Engine("cpu2", "cpu", config) as alone:
                         rows[f"one {what}"] += runs_us(alone, graph, devices, RUNS)
                 group.wait_for_all()
-        Engine.close(ranks)
+        ranks.close()
     if rank == 0:
         (folder / "found.json").write_text(json.dumps(found))
     group.close()

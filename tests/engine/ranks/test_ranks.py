@@ -127,7 +127,7 @@ def test_outputs_are_those_of_one_process(tmp_path: Path) -> None:
     assert ran > EXAMPLES // 2
 
 
-def test_a_rank_that_dies_ends_the_run_of_all(tmp_path: Path) -> None:
+def test_a_rank_that_dies_or_hangs_ends_the_run_of_all(tmp_path: Path) -> None:
     """At any moment; the next job runs."""
     graph, inputs, expected = workload("ffnn", 2)
     devices = np.where(graph.is_input, -1, np.arange(graph.num_vertices) % 3)
@@ -137,13 +137,17 @@ def test_a_rank_that_dies_ends_the_run_of_all(tmp_path: Path) -> None:
     for number in range(KILLS):
         dying = {"dies": number % 3, "after_s": float(rng.uniform(0.01, 0.3))}
         jobs.append(Job(3, [case | dying | {"mode": MODES[number % 2], "signal": signal.SIGKILL}]))
-    *killed, last = run_jobs(tmp_path, *jobs, Job(3, [case | {"repeats": 1}]))
-    for number, outcomes in enumerate(killed):
-        assert outcomes[number % 3] is None
-        for rank in {0, 1, 2} - {number % 3}:
+    hanging = case | {"dies": 1, "after_s": 0.05, "signal": signal.SIGSTOP}
+    jobs += [Job(3, [hanging], {"timeout_s": 0.5}), Job(3, [case | {"repeats": 1}])]
+    *killed, hung, last = run_jobs(tmp_path, *jobs)
+    for number, outcomes in enumerate([*killed, hung]):
+        ended = 1 if outcomes is hung else number % 3
+        assert outcomes[ended] is None
+        for rank in {0, 1, 2} - {ended}:
             name, message = outcomes[rank][-1]
             assert name == "EngineError"
-            assert f"rank {number % 3} on host" in message
+            assert f"rank {ended} on host" in message
+            assert outcomes is not hung or "does not answer" in message, message
     for name, value in expected.items():
         np.testing.assert_allclose(last[0][0][0][name], value, rtol=1e-5)
 

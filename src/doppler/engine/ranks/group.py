@@ -27,7 +27,8 @@ NEVER = timedelta(days=1)  # a rank that is silent is found out by the time limi
 POSTED = 16  # short messages of each rank that are received without its asking first
 PINGS = 8
 RESTART = "start all processes again, as torchrun can do"
-NOTICE_S = 2.0  # within which the end of a rank is noticed, once a message to it failed
+NOTICE_S = 2.0  # within which the end of a rank is noticed, or a rank that is there answers
+SILENT = "does not answer: it hangs, or is cut off"
 
 # Kinds of short messages.
 COMES, MAY_COME, PING, PONG, FAILED, LEAVES = range(6)
@@ -73,6 +74,7 @@ class Group:
                 "there is no group of processes",
                 hint="call torch.distributed.init_process_group() in a program that torchrun runs",
             )
+        self._timeout_s = timeout_s
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self._wires = dist.new_group(backend="gloo", timeout=NEVER)
         self._calls = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
@@ -82,7 +84,8 @@ class Group:
         self._incoming: dict[int, Any] = {}  # by task: the receive under way
         self._arrived: Callable[[int], None] = lambda task: None
         self._granted: Callable[[int], None] = lambda task: None
-        self._pongs: SimpleQueue[int] = SimpleQueue()
+        self._pongs: list[SimpleQueue[int]] = [SimpleQueue() for _ in range(self.size)]
+        self._unanswered: list[Any] = []  # questions, kept since gloo may still read them
         self._lock = Lock()
         self.hosts: list[str] = self.gather(socket.gethostname())
         self._listeners = [
@@ -120,19 +123,41 @@ class Group:
         for _ in range(PINGS):
             began = time.perf_counter()
             self._say(peer, PING)
-            there = self._answer() * 1e-9
+            there = self._answer(peer) * 1e-9
             took = time.perf_counter() - began
             if took / 2 < best.error_s:
                 best = Clock(there - began - took / 2, took / 2)
         return best
 
-    def _answer(self) -> int:
+    def _answer(self, peer: int) -> int:
         """The next answer to a question; an error where the rank that was asked is gone."""
-        while True:
+        until = time.perf_counter() + self._timeout_s
+        while time.perf_counter() < until:
             try:
-                return self._pongs.get(timeout=NOTICE_S)
+                return self._pongs[peer].get(timeout=NOTICE_S)
             except Empty:
                 self.check()
+        self._note(Trouble(peer, SILENT))
+        self.fail("cannot go on")
+        self.check()
+        raise AssertionError("unreachable")
+
+    def look_for_silent(self) -> None:
+        """Note the first rank that does not answer: it hangs, or is cut off."""
+        others = [peer for peer in range(self.size) if peer != self.rank]
+        for peer in others:
+            while not self._pongs[peer].empty():
+                self._pongs[peer].get()
+        question = torch.tensor([PING, 0])
+        asked = [self._wires.send([question], peer, MESSAGE) for peer in others]
+        until = time.perf_counter() + NOTICE_S
+        for peer in others:
+            try:
+                self._pongs[peer].get(timeout=max(until - time.perf_counter(), 0.001))
+            except Empty:
+                self._note(Trouble(peer, SILENT))
+                break
+        self._unanswered += asked  # a handle that is dropped would wait
 
     # A run.
 
@@ -170,13 +195,10 @@ class Group:
             if self._is_closed or self._has_failed:
                 return
             self._has_failed = True
-            if self.trouble is None:
-                self.trouble = Trouble(self.rank, reason)
-            else:  # this rank will be gone, too: others should know where it began
-                reason = f"found that {self.story(self.trouble)}"
+            trouble = self.trouble = self.trouble or Trouble(self.rank, reason)
         for peer in range(self.size):
-            if peer not in (self.rank, self.trouble.rank):
-                self._tell(peer, reason)
+            if peer not in (self.rank, trouble.rank):
+                self._tell(peer, trouble)
 
     def check(self) -> None:
         """An error if a rank is gone, or has failed."""
@@ -226,9 +248,9 @@ class Group:
         elif kind == PING:
             self._say(peer, PONG, time.perf_counter_ns())
         elif kind == PONG:
-            self._pongs.put(value)
+            self._pongs[peer].put(value)
         elif kind == FAILED:
-            self._note(Trouble(peer, self._reason(peer)))
+            self._note(Trouble(value, self._reason(peer)))
         return kind not in (FAILED, LEAVES)
 
     def _reason(self, peer: int) -> str:
@@ -251,15 +273,15 @@ class Group:
             message = torch.tensor([kind, value])
             dist.send(message, dst=peer, group=self._wires, tag=MESSAGE)
 
-    def _tell(self, peer: int, reason: str) -> None:
+    def _tell(self, peer: int, trouble: Trouble) -> None:
         """Without waiting for the peer, which may be gone too."""
-        text = torch.zeros(TEXT_BYTES, dtype=torch.uint8)
-        raw = reason.encode()[:TEXT_BYTES]
+        message, text = torch.tensor([FAILED, trouble.rank]), torch.zeros(TEXT_BYTES).byte()
+        raw = trouble.reason.encode()[:TEXT_BYTES]
         text[: len(raw)] = torch.tensor(list(raw), dtype=torch.uint8)
 
         def tell() -> None:
             try:
-                dist.send(torch.tensor([FAILED, 0]), dst=peer, group=self._wires, tag=MESSAGE)
+                dist.send(message, dst=peer, group=self._wires, tag=MESSAGE)
                 dist.send(text, dst=peer, group=self._wires, tag=TEXT)
             except RuntimeError:
                 pass
@@ -277,6 +299,9 @@ class Group:
             until = time.perf_counter() + NOTICE_S
             while self.trouble is None and time.perf_counter() < until:
                 time.sleep(0.001)  # who listens to that rank will say so
+            if self.trouble is None:
+                with suppress(RuntimeError):
+                    self.look_for_silent()
             reason = str(error).strip().split("\n")[0]
             self._note(Trouble(self.rank, f"cannot reach the others: {reason}"))
             self.fail("cannot go on")

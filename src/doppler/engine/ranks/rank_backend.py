@@ -11,7 +11,7 @@ from doppler.engine.backends.base import Action, Actions, Behind, Copy
 from doppler.engine.backends.cpu import CpuBackend
 from doppler.engine.pieces import Cell
 from doppler.engine.ranks.dealing import local_topology
-from doppler.engine.ranks.group import RESTART, Group, Sending
+from doppler.engine.ranks.group import RESTART, Group, Sending, Trouble
 from doppler.engine.ranks.own_part import Part, with_others
 from doppler.errors import EngineError
 from doppler.graph.graph import Graph
@@ -168,7 +168,10 @@ class RankBackend(CpuBackend):
         done = super().wait(timeout_s)
         if done or self.group.trouble is None:
             return done
-        trouble = self.group.trouble
+        raise self.why(self.group.trouble)
+
+    def why(self, trouble: Trouble) -> EngineError:
+        """An error that names the rank, its host and a transfer that was waited for."""
         ended = self._run.end_s
         waiting = [
             what
@@ -176,7 +179,7 @@ class RankBackend(CpuBackend):
             if rank == trouble.rank and not ended[task]
         ]
         more = f"; {waiting[0]}" if waiting else ""
-        raise EngineError(self.group.story(trouble) + more, hint=RESTART)
+        return EngineError(self.group.story(trouble) + more, hint=RESTART)
 
     def arena(self, device: int, size: int) -> torch.Tensor:
         """Memory of a device of this rank; for others, a tensor without any."""
