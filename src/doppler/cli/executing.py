@@ -119,11 +119,12 @@ def execute(
     Example: dop execute graph.json assignment.json --topology cpu2 --backend cpu -o trace.json
     """
     from doppler.assignment import read_assignment
+    from doppler.base.torchrun import is_first_rank
     from doppler.base.writing import check_output
     from doppler.cli import plans
     from doppler.cli.topologies import find_topology
     from doppler.engine.config import EngineConfig
-    from doppler.engine.ranks.opening import is_first_rank, open_engine
+    from doppler.engine.ranks.opening import open_engine
     from doppler.formats import read_graph
     from doppler.problem import Problem
     from doppler.trace import FORMAT

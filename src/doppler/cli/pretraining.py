@@ -96,6 +96,8 @@ def pretrain(
 
     Example: dop pretrain --seconds 600 -o runs/pretrained
     """
+    from doppler.base.torchrun import is_first_rank
+
     drawing = {
         "problems": problems,
         "max_vertices": max_vertices,
@@ -112,7 +114,8 @@ def pretrain(
             f"--{name.removesuffix('_s').replace('_', '-')}": value
             for name, value in (drawing | options).items()
         }
-        _check_resume(output, given, budget)
+        if is_first_rank():
+            _check_resume(output, given, budget)
     else:
         config = _config(config_file, options, start)
         recipe = _recipe(config.seed, drawing)

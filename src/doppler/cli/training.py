@@ -291,6 +291,7 @@ def _start(
 
 def _said_start(start: str | None, config: "TrainConfig") -> str | None:
     """What training starts from, None for nothing; it is said on stderr, with the alternative."""
+    from doppler.base.torchrun import is_first_rank
     from doppler.training.starting import NOTHING, PRETRAINED, usual_start
 
     usual, more = usual_start(config), ""
@@ -302,7 +303,8 @@ def _said_start(start: str | None, config: "TrainConfig") -> str | None:
     names = {NOTHING: "nothing", PRETRAINED: "the policy that comes with doppler"}
     what = names.get(chosen, f"the policy of `{chosen}`")
     stages = ",".join(config.with_stages(from_nothing=chosen == NOTHING).stages)
-    note(f"training starts from {what}, stages {stages}{more}")
+    if is_first_rank():
+        note(f"training starts from {what}, stages {stages}{more}")
     return None if chosen == NOTHING else chosen
 
 

@@ -34,7 +34,9 @@ def learn_together(
 
     A rank also tells what it has found out about the exercises, so that all ranks know the same.
     """
-    shares = shared_out([len(record.exercise.graph.assigned) for record in turn], group.size)
+    exercises = [record.exercise for record in turn]  # of which more choices take longer
+    sizes = [len(each.graph.assigned) * each.topology.num_devices for each in exercises]
+    shares = shared_out(sizes, group.size)
     lessons = learn(shares[group.rank])
     gradients = group.gather_tensor(_packed(lessons, parameters, max(map(len, shares))))
     told = group.gather([_told(lesson) for lesson in lessons])

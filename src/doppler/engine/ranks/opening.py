@@ -8,6 +8,7 @@ from pathlib import Path
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
+from doppler.base.torchrun import num_ranks
 from doppler.engine.backends.base import Backend
 from doppler.engine.config import EngineConfig
 from doppler.engine.engine import Engine
@@ -15,8 +16,6 @@ from doppler.engine.ranks.group import Group
 from doppler.engine.ranks.rank_engine import RankEngine
 from doppler.errors import DopplerError, EngineError
 from doppler.topology.topology import Topology
-
-_TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 @contextmanager
@@ -85,15 +84,3 @@ def _join() -> None:
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     store = dist.PrefixStore(f"attempt {attempt}", store)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
-
-
-def num_ranks() -> int:
-    """The processes that torchrun started, or 1."""
-    if not all(name in os.environ for name in _TORCHRUN):
-        return 1
-    return int(os.environ["WORLD_SIZE"])
-
-
-def is_first_rank() -> bool:
-    """Whether this process is the one of a job that prints and writes files."""
-    return num_ranks() == 1 or os.environ["RANK"] == "0"
