@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 from dataclasses import replace
 from threading import Barrier
 from typing import Any
@@ -12,6 +13,7 @@ torch = pytest.importorskip("torch")
 
 from training.tiny import CONFIG, graph  # noqa: E402
 
+from doppler.policies.kinds import make_any  # noqa: E402
 from doppler.topology import Topology  # noqa: E402
 from doppler.training.lessons import shared_out  # noqa: E402
 from doppler.training.trainer import Trainer  # noqa: E402
@@ -47,9 +49,10 @@ def test_ranks_learn_what_one_process_does(size: int) -> None:
     """Weights, best assignments and all else that a checkpoint has, bit for bit."""
     config = replace(CONFIG, problems_per_step=3, seconds=None)
     pairs = [(graph(seed), Topology.preset("p100x4")) for seed in range(4)]
+    first = make_any(config.policy, 0)  # here, since threads share torch's random numbers
 
     def train(group: Any = None) -> Any:
-        trainer = Trainer(pairs, config, group=group)
+        trainer = Trainer(pairs, config, policy=deepcopy(first), group=group)
         shown = [(p.exercise, p.mean_s, p.bound_s, p.loss) for p in trainer.run()]
         tensors, values = trainer.state()
         ignored = ("seconds", "stage_began_s")
