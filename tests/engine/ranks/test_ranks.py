@@ -171,6 +171,7 @@ def command_job(command: Sequence[str]) -> Job:
 def test_the_commands_of_the_guides(tmp_path: Path) -> None:
     """The first rank prints, and writes the trace of all, or the run."""
     (execute,), (pretrain, real) = commands("execute.md"), commands("train.md")
+    (probe,) = commands("measure.md")
     graph, _, _ = workload("chainmm", 2)
     for number in ("0", "2"):
         (tmp_path / number).mkdir()
@@ -180,7 +181,8 @@ def test_the_commands_of_the_guides(tmp_path: Path) -> None:
     shorter = ["--seconds", "0.1", "--threads", "1", "--seed", "0"]
     few = ["--problems", "2", "--max-vertices", "40", "--validation", "0"]
     given = [execute, [*pretrain, *shorter, *few], [*real, *shorter]]
-    ran, *trained = run_jobs(tmp_path, *map(command_job, given))
+    given.append([*probe, "--seconds", "0.5", "--devices", "1"])
+    ran, *trained, probed = run_jobs(tmp_path, *map(command_job, given))
     assert "makespan" in ran[0]
     assert ran[1] == ""
     trace = dp.read_trace(tmp_path / "0" / "all.trace.json")
@@ -191,6 +193,11 @@ def test_the_commands_of_the_guides(tmp_path: Path) -> None:
         assert (run / "policy.safetensors").exists(), first
         assert str(run.name) in first
         assert second == ""
+    cluster = dp.read_topology(tmp_path / "3" / "cluster.json")
+    assert [d.address.split("/")[0] for d in cluster.devices] == ["host0", "host1"]
+    assert all("network" in cluster.links[cluster.route[a, 1 - a]].name for a in (0, 1))
+    assert "network" in probed[0]
+    assert probed[1] == ""
 
 
 def test_devices_are_dealt_out_to_ranks() -> None:
