@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from doppler.base.torchrun import is_first_rank
 from doppler.cli.options import (
     MAX_REPEATS,
     AsJson,
@@ -119,7 +120,6 @@ def execute(
     Example: dop execute graph.json assignment.json --topology cpu2 --backend cpu -o trace.json
     """
     from doppler.assignment import read_assignment
-    from doppler.base.torchrun import is_first_rank
     from doppler.base.writing import check_output
     from doppler.cli import plans
     from doppler.cli.topologies import find_topology

@@ -37,7 +37,7 @@ from doppler.runs.run import (
 from doppler.scheduler.choose import DYNAMIC, FIXED
 from doppler.topology.topology import Topology
 from doppler.training.config import AUTO, TrainConfig
-from doppler.training.real_mode import faster_mode, mode_of, predicted_by_mode
+from doppler.training.real import faster_mode, mode_of, predicted_by_mode
 from doppler.training.starting import NOTHING, PRETRAINED, policy_file, usual_start
 from doppler.training.trained import Trained, placer_of
 from doppler.training.trainer import Trainer, TrainingProgress

@@ -38,22 +38,23 @@ def learn_together(
     sizes = [len(each.graph.assigned) * each.topology.num_devices for each in exercises]
     shares = shared_out(sizes, group.size)
     lessons = learn(shares[group.rank])
-    gradients = group.gather_tensor(_packed(lessons, parameters, max(map(len, shares))))
+    packed = group.gather_tensor(_packed(lessons, parameters, max(map(len, shares))))
     told = group.gather([_told(lesson) for lesson in lessons])
     found: dict[int, Lesson] = dict(zip(shares[group.rank], lessons, strict=True))
     for rank, share in enumerate(shares):
         if rank == group.rank:
             continue
-        rows = gradients[rank][: len(share)]
+        rows = packed[rank][: len(share)]
         for place, row, (values, has, state) in zip(share, rows, told[rank], strict=True):
             turn[place].load_state(*state)
-            found[place] = Lesson(turn[place], *values, _unpacked(row, has, parameters))
+            gradients = _unpacked(row, has, parameters)
+            found[place] = Lesson(turn[place], **values, gradients=gradients)
     return [found[place] for place in range(len(turn))]
 
 
 def _told(lesson: Lesson) -> tuple[Any, ...]:
     """What other ranks must know of a lesson, its gradients aside."""
-    values = lesson.makespans, lesson.loss, lesson.norm, lesson.bound_s
+    values = {name: getattr(lesson, name) for name in ("makespans", "loss", "norm", "bound_s")}
     return values, [each is not None for each in lesson.gradients], lesson.record.state()
 
 
@@ -77,7 +78,7 @@ def _unpacked(
 
 def _pieces(row: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
     """The parts of (P,) that are the gradients of each parameter."""
-    parts = row.split([each.numel() for each in parameters])
+    parts = torch.split(row, [each.numel() for each in parameters])
     return [part.view(each.shape) for part, each in zip(parts, parameters, strict=True)]
 
 

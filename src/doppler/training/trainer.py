@@ -29,8 +29,7 @@ from doppler.training.exercise_record import ExerciseRecord, under
 from doppler.training.imitation import imitate
 from doppler.training.lessons import Lesson, learn_together
 from doppler.training.per_step import reinforce_by_steps
-from doppler.training.real import conclude, refine, refine_unguarded
-from doppler.training.real_mode import fits, mode_of
+from doppler.training.real import conclude, fits, mode_of, refine, refine_unguarded
 from doppler.training.reinforce import between, reinforce
 
 Update = Callable[[Any, ExerciseRecord, TrainConfig, float, int], tuple[Tensor, FloatArray]]

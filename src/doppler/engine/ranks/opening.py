@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from doppler.base.torchrun import num_ranks
@@ -82,5 +83,5 @@ def _join() -> None:
     """Meet the other processes, by the names of this attempt: torchrun keeps those of the last."""
     store, rank, size = next(iter(rendezvous("env://")))
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    store = dist.PrefixStore(f"attempt {attempt}", store)
+    store = PrefixStore(f"attempt {attempt}", store)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
