@@ -171,9 +171,9 @@ def command_job(command: Sequence[str]) -> Job:
 def test_the_commands_of_the_guides(tmp_path: Path) -> None:
     """The first rank prints, and writes the trace of all, or the run."""
     (execute,), (pretrain, real) = commands("execute.md"), commands("train.md")
-    (probe,) = commands("measure.md")
+    (probe,), (place,) = commands("measure.md"), commands("place.md")
     graph, _, _ = workload("chainmm", 2)
-    for number in ("0", "2"):
+    for number in ("0", "2", "4"):
         (tmp_path / number).mkdir()
         dp.write_graph(graph, tmp_path / number / "graph.json")
     devices = np.where(graph.is_input, -1, np.arange(graph.num_vertices) % 2)
@@ -182,7 +182,8 @@ def test_the_commands_of_the_guides(tmp_path: Path) -> None:
     few = ["--problems", "2", "--max-vertices", "40", "--validation", "0"]
     given = [execute, [*pretrain, *shorter, *few], [*real, *shorter]]
     given.append([*probe, "--seconds", "0.5", "--devices", "1"])
-    ran, *trained, probed = run_jobs(tmp_path, *map(command_job, given))
+    given.append([*place, "--budget", "0.1"])
+    ran, *trained, probed, placed = run_jobs(tmp_path, *map(command_job, given))
     assert "makespan" in ran[0]
     assert ran[1] == ""
     trace = dp.read_trace(tmp_path / "0" / "all.trace.json")
@@ -197,7 +198,9 @@ def test_the_commands_of_the_guides(tmp_path: Path) -> None:
     assert [d.address.split("/")[0] for d in cluster.devices] == ["host0", "host1"]
     assert all("network" in cluster.links[cluster.route[a, 1 - a]].name for a in (0, 1))
     assert "network" in probed[0]
-    assert probed[1] == ""
+    assert "annealing on p100x4" in placed[0]
+    dp.read_assignment(tmp_path / "4" / "best.json").check(graph, dp.Topology.preset("p100x4"))
+    assert probed[1] == placed[1] == ""
 
 
 def test_devices_are_dealt_out_to_ranks() -> None:
