@@ -2,11 +2,13 @@
 
     python benchmarks/rank_faults.py kill [--times 50] [--ranks 3]
     python benchmarks/rank_faults.py stop [--times 5] [--ranks 3]
+    sudo python benchmarks/rank_faults.py cut
     python benchmarks/rank_faults.py restart
 
 `kill` ends one rank by SIGKILL at a random moment, `stop` lets it hang by SIGSTOP; every other rank
 must end with an error that names it, and a run after that must work. Printed are the number of
-errors of each kind, and the longest time from the signal to the end of the last rank. `restart`
+errors of each kind, and the longest time from the signal to the end of the last rank. `cut` takes
+down the connection between two hosts that are network namespaces, each with one rank. `restart`
 lets torchrun start all ranks again after one of them was killed.
 """
 
@@ -23,6 +25,7 @@ from pathlib import Path
 from time import perf_counter
 
 import numpy as np
+import rank_hosts
 import torch.distributed as dist
 
 import doppler as dp
@@ -111,6 +114,29 @@ def signals(args: argparse.Namespace) -> None:
     print(f"  all ended within {longest:.1f} s of the signal")
 
 
+def cut() -> None:
+    """Take down the connection between two hosts, and print what the rank of each says."""
+    if reason := rank_hosts.why_not():
+        sys.exit(reason)
+    with rank_hosts.two_hosts(1000, 1.0), tempfile.TemporaryDirectory() as name:
+        folder, children = Path(name), []
+        for rank in range(2):
+            if (pid := os.fork()) == 0:
+                rank_hosts.enter(rank)
+                rank_main(folder, rank, 2, 1_000_000)
+            children.append(pid)
+        while len(list(folder.glob("*.began"))) < 2:
+            threading.Event().wait(0.01)
+        threading.Event().wait(0.5)
+        inside, at = ("ip", "netns", "exec", rank_hosts.SPACES[1]), perf_counter()
+        rank_hosts.run(*inside, "ip", "link", "set", "doppler1", "down")
+        for pid in children:
+            os.waitpid(pid, 0)
+        print(f"cut off, timeout {TIMEOUT_S:g} s: both ended within {perf_counter() - at:.1f} s")
+        for rank in range(2):
+            print(f"  rank {rank}: {(folder / f'{rank}.said').read_text()}")
+
+
 def restarted() -> None:
     """One rank of those that torchrun starts: the second dies in the first attempt."""
     attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
@@ -135,14 +161,13 @@ def restart() -> None:
 def main() -> None:
     """Do what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("what", choices=("kill", "stop", "restart", "restarted"))
+    parser.add_argument("what", choices=("kill", "stop", "cut", "restart", "restarted"))
     parser.add_argument("--times", type=int, default=50)
     parser.add_argument("--ranks", type=int, default=3)
     args = parser.parse_args()
-    if args.what == "restart":
-        restart()
-    elif args.what == "restarted":
-        restarted()
+    others = {"cut": cut, "restart": restart, "restarted": restarted}
+    if args.what in others:
+        others[args.what]()
     else:
         signals(args)
 

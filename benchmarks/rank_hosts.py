@@ -79,12 +79,17 @@ def two_hosts(mbit: int, delay_ms: float) -> Iterator[str]:
         run("ip", "link", "del", "doppler0", check=False)
 
 
-def rank_main(folder: Path, rank: int, args: argparse.Namespace) -> None:
-    """The process of one host."""
+def enter(rank: int) -> None:
+    """Go to the host of a rank."""
     with Path(f"/var/run/netns/{SPACES[rank]}").open() as space:
         if ctypes.CDLL(None, use_errno=True).setns(space.fileno(), CLONE_NEWNET):
             raise OSError(ctypes.get_errno(), "setns")
     os.environ["GLOO_SOCKET_IFNAME"] = f"doppler{rank}"
+
+
+def rank_main(folder: Path, rank: int, args: argparse.Namespace) -> None:
+    """The process of one host."""
+    enter(rank)
     torch.set_num_threads(1)
     store = dist.FileStore(str(folder / "store"), 2)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=2)

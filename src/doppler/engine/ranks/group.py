@@ -304,11 +304,10 @@ class Group:
             yield
         except RuntimeError as error:
             until = time.perf_counter() + NOTICE_S
+            with suppress(RuntimeError):
+                self.look_for_silent()
             while self.trouble is None and time.perf_counter() < until:
-                time.sleep(0.001)  # who listens to that rank will say so
-            if self.trouble is None:
-                with suppress(RuntimeError):
-                    self.look_for_silent()
+                time.sleep(0.001)  # who listens to a rank that is gone will say so
             reason = str(error).strip().split("\n")[0]
             self._note(Trouble(self.rank, f"cannot reach the others: {reason}"))
             self.fail("cannot go on")
