@@ -402,3 +402,10 @@ def test_quality_is_worse_only_beyond_chance(monkeypatch: pytest.MonkeyPatch) ->
     assert is_worse([101.0] * 3, [100.0] * 3)
     assert not is_worse([101.0, 103.0, 99.0], [100.0, 102.0, 98.0])
     assert not is_worse([90.0] * 3, [100.0] * 3)
+
+
+def test_the_table_of_scale(printed: Printed) -> None:
+    (table,) = printed("scale", ("--hosts", "1", "2", "--per-device", "2"))
+    _, _, one, two = (line.split(" | ") for line in table.splitlines())
+    assert (one[1], one[5]) == ("8", "0")
+    assert two[1] == "16"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from doppler.base.torchrun import is_first_rank
 from doppler.cli.options import (
     MAX_REPEATS,
     AsJson,
@@ -123,7 +124,7 @@ def execute(
     from doppler.cli import plans
     from doppler.cli.topologies import find_topology
     from doppler.engine.config import EngineConfig
-    from doppler.engine.ranks.opening import is_first_rank, open_engine
+    from doppler.engine.ranks.opening import open_engine
     from doppler.formats import read_graph
     from doppler.problem import Problem
     from doppler.trace import FORMAT

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from doppler.base.torchrun import is_first_rank, num_ranks
 from doppler.cli.options import (
     AsJson,
     Cold,
@@ -30,8 +31,10 @@ from doppler.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from doppler.placers import Solution
+    from doppler.placers import Placer, Solution
     from doppler.problem import Problem
+
+PATIENCE_S = 600.0  # that processes wait for one another, beyond the budget
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +78,8 @@ def place(
     Prints the plan, its simulated makespan, a lower bound that no assignment can beat, and the
     gap: where there is none, the assignment is proven optimal. With --mode fixed, the assignment
     gets a schedule too: an order of all tasks, on which a fifth of the budget is spent. With
-    --cold, it is placed for a run in which resident inputs are loaded first.
+    --cold, it is placed for a run in which resident inputs are loaded first. Under `torchrun`
+    every process searches with a seed of its own, and the first one prints the best.
 
     Example: dop place graph.json --topology p100x4 -o assignment.json
     """
@@ -86,7 +90,6 @@ def place(
     from doppler.cli.topologies import find_topology
     from doppler.formats import read_graph
     from doppler.placers import make_placer, proven_bound_s, searches
-    from doppler.placers.modes import solve_in_mode
     from doppler.plan import device_loads
     from doppler.problem import Problem
     from doppler.sim import SimConfig, Simulator
@@ -106,7 +109,9 @@ def place(
     with showing_progress():
         began = clock()
         budget_s = budget if searches(chosen) else None
-        solution = solve_in_mode(chosen, problem, mode, seed=seed, budget_s=budget_s)
+        solution = _solve(chosen, problem, mode, seed, budget_s)
+        if not is_first_rank():
+            return
         took = clock() - began
         assignment = solution.assignment
         trace = Simulator(problem, runtime).run(graph, assignment, seed)
@@ -128,6 +133,25 @@ def place(
     plans.print_memory_plan(assignment, graph)
     plans.print_cold_start(cold_s)
     announce(output, device_map)
+
+
+def _solve(
+    chosen: "Placer", problem: "Problem", mode: str, seed: int, budget_s: float | None
+) -> "Solution":
+    """The solution of a placer; of several processes, the best, each with a seed of its own."""
+    from doppler.placers.modes import solve_in_mode
+
+    if num_ranks() == 1:
+        return solve_in_mode(chosen, problem, mode, seed=seed, budget_s=budget_s)
+    from doppler.engine.ranks.opening import open_group
+    from doppler.sim import SimConfig, Simulator
+
+    with open_group(PATIENCE_S + (budget_s or 0.0)) as group:
+        assert group is not None
+        own = solve_in_mode(chosen, problem, mode, seed=seed + group.rank, budget_s=budget_s)
+        trace = Simulator(problem, SimConfig(mode=mode)).run(problem.graph, own.assignment, seed)
+        found: list[tuple[float, Solution]] = group.gather((trace.makespan_s, own))
+        return min(found, key=lambda each: each[0])[1]
 
 
 def _summary(

@@ -21,6 +21,7 @@ from doppler.cli.output import note, percent, print_json, seconds, showing_progr
 from doppler.errors import ConfigError, Interrupted
 
 if TYPE_CHECKING:
+    from doppler.datasets.recipe import Recipe
     from doppler.runs.run import Run
     from doppler.training.config import TrainConfig
 
@@ -95,6 +96,8 @@ def pretrain(
 
     Example: dop pretrain --seconds 600 -o runs/pretrained
     """
+    from doppler.base.torchrun import is_first_rank
+
     drawing = {
         "problems": problems,
         "max_vertices": max_vertices,
@@ -111,11 +114,26 @@ def pretrain(
             f"--{name.removesuffix('_s').replace('_', '-')}": value
             for name, value in (drawing | options).items()
         }
-        run = _resume(output, given, budget, save_every, wandb)
+        if is_first_rank():
+            _check_resume(output, given, budget)
     else:
         config = _config(config_file, options, start)
-        run = _start(output, config, drawing, start, save_every, wandb)
-    _train(run, output)
+        recipe = _recipe(config.seed, drawing)
+    # From here on torch is needed, which takes a while to import.
+    from doppler.engine.ranks.opening import open_group
+    from doppler.runs.run import follow
+    from doppler.training.api import PATIENCE_S
+
+    with open_group(PATIENCE_S) as group:
+        if group is not None and group.rank:
+            follow(group)
+            return
+        given = {"save_every_s": save_every, "wandb": wandb, "group": group}
+        if resume:
+            run = _resume(output, budget, given)
+        else:
+            run = _start(output, config, recipe, start, given)
+        _train(run, output)
     if as_json:
         print_json(_document_of(run, output))
     else:
@@ -136,30 +154,32 @@ def _config(file: Path | None, options: dict[str, Any], start: str | None) -> "T
 def _start(
     output: Path,
     config: "TrainConfig",
-    drawing: dict[str, Any],
+    recipe: "Recipe",
     start: str | None,
-    save_every: float,
-    wandb: bool,
+    given: dict[str, Any],
 ) -> "Run":
     from doppler.cli.training import command_line
-    from doppler.datasets.recipe import Recipe
+    from doppler.runs.run import start_run
+    from doppler.training.api import pretraining, starting_policy
     from doppler.training.starting import NOTHING
 
     start = None if start == NOTHING else start
-    given = {key: value for key, value in drawing.items() if value is not None}
-    if "without" in given:
-        given["without"] = tuple(n.strip() for n in given["without"].split(",") if n.strip())
-    if "ratios" in given:
-        given["ratios"] = _numbers(given["ratios"])
-    recipe = Recipe(seed=config.seed, **given)
-    # From here on torch is needed, which takes a while to import.
-    from doppler.runs.run import start_run
-    from doppler.training.api import pretraining, starting_policy
-
     with showing_progress():
         manifest = pretraining(recipe, config, start=start, command=command_line())
         policy = None if start is None else starting_policy(start)
-        return start_run(manifest, output, policy=policy, save_every_s=save_every, wandb=wandb)
+        return start_run(manifest, output, policy=policy, **given)
+
+
+def _recipe(seed: int, drawing: dict[str, Any]) -> "Recipe":
+    """What problems are drawn by."""
+    from doppler.datasets.recipe import Recipe
+
+    drawn = {key: value for key, value in drawing.items() if value is not None}
+    if "without" in drawn:
+        drawn["without"] = tuple(n.strip() for n in drawn["without"].split(",") if n.strip())
+    if "ratios" in drawn:
+        drawn["ratios"] = _numbers(drawn["ratios"])
+    return Recipe(seed=seed, **drawn)
 
 
 def _numbers(text: str) -> tuple[float, ...]:
@@ -169,14 +189,8 @@ def _numbers(text: str) -> tuple[float, ...]:
         raise ConfigError(f"--ratios is {text!r}, must be two numbers, such as 0.1,10") from None
 
 
-def _resume(
-    output: Path,
-    given: dict[str, Any],
-    longer_s: float | None,
-    save_every: float,
-    wandb: bool,
-) -> "Run":
-    from doppler.cli.training import command_line
+def _check_resume(output: Path, given: dict[str, Any], longer_s: float | None) -> None:
+    """An error where that cannot be resumed, or options were given that cannot be changed."""
     from doppler.cli.training_config import refuse
     from doppler.runs.manifest import check_run, is_pretraining
     from doppler.training.config import check_extension
@@ -188,16 +202,14 @@ def _resume(
         raise ConfigError(
             f"`{output}` is no pretraining", hint=f"resume it: dop train --resume -o {output}"
         )
+
+
+def _resume(output: Path, longer_s: float | None, given: dict[str, Any]) -> "Run":
+    from doppler.cli.training import command_line
     from doppler.runs.run import resume_run
 
     with showing_progress():
-        return resume_run(
-            output,
-            seconds=longer_s,
-            command=command_line(),
-            save_every_s=save_every,
-            wandb=wandb,
-        )
+        return resume_run(output, seconds=longer_s, command=command_line(), **given)
 
 
 def _train(run: "Run", output: Path) -> None:

@@ -24,6 +24,8 @@ from doppler.topology.io import MAX_DEVICES
 if TYPE_CHECKING:
     from doppler.machine.probe import ProbeResult
 
+PATIENCE_S = 600.0  # that hosts wait for one another, beyond the time of the probe
+
 
 def probe(
     backend: Annotated[
@@ -71,6 +73,9 @@ def probe(
 ) -> None:
     """Measure this machine: its devices, the links between them, and the host that drives them.
 
+    Where torchrun starts one process on each of several hosts, all of them are measured, and the
+    links between them.
+
     With a graph, its kernels get the seconds that they took in runs of it, under good assignments
     first of all, and the costs of the host are fitted to the makespans. Some of the runs are held
     out to say how far all that is off.
@@ -78,7 +83,9 @@ def probe(
     Example: dop probe --backend cpu --graph graph.json -o here.json
     """
     from doppler.base.writing import check_output
+    from doppler.engine.ranks.opening import open_group
     from doppler.formats import read_graph
+    from doppler.machine.hosts import probe_hosts
     from doppler.machine.probe import FORMAT as SAMPLES
     from doppler.machine.probe import probe as measure
     from doppler.machine.probe import samples_path, write_probe
@@ -89,17 +96,20 @@ def probe(
         check_output(output, kind=TOPOLOGY, inputs=(graph_file,), force=force)
         check_output(samples_path(output), kind=SAMPLES, inputs=(graph_file,), force=force)
     graph = read_graph(graph_file) if graph_file else None
-    with showing_progress():
-        result = measure(
-            backend,
-            partitions=partitions,
-            links=links,
-            graph=graph,
-            devices=devices,
-            mode=mode,
-            seed=seed,
-            seconds=limit,
-        )
+    options: dict[str, Any] = {
+        "backend": backend,
+        "partitions": partitions,
+        "links": links,
+        "graph": graph,
+        "devices": devices,
+        "mode": mode,
+        "seed": seed,
+        "seconds": limit,
+    }
+    with showing_progress(), open_group(limit + PATIENCE_S) as group:
+        result = measure(**options) if group is None else probe_hosts(group, **options)
+    if group is not None and group.rank:
+        return
     beside = write_probe(result, output, force=force) if output else None
     if as_json:
         print_json(_summary(result, output, beside))

@@ -29,7 +29,8 @@ from doppler.cli.training_results import placer_of_run, print_results, results_d
 from doppler.errors import ConfigError, Interrupted
 
 if TYPE_CHECKING:
-    from doppler.runs.run import Run
+    from doppler.engine.ranks.group import Group
+    from doppler.runs.run import MakeExecutor, Run
     from doppler.training.config import TrainConfig
 
 
@@ -149,12 +150,16 @@ def train(
             given |= {f"--{name}": value for name, value in options.items()}
             refuse(given, output)
             run = _resume(stack, output, budget, episodes, save_every, wandb)
+            if run is None:
+                return
             graph, topology = (str(output / files[0]) for files in run.manifest.files().values())
         elif graph_files:
             base = base_config(policy_name, preset_name, config_file, start)
             config = changed_config(base, config_file, options)
             names = topology_names or []
             run = _start(stack, graph_files, names, config, output, start, save_every, wandb)
+            if run is None:
+                return
             graph, topology = str(graph_files[0]), (*names, run.manifest.topologies[0].name)[0]
         else:
             raise ConfigError(
@@ -182,7 +187,8 @@ def _resume(
     episodes: int | None,
     save_every: float,
     wandb: bool,
-) -> "Run":
+) -> "Run | None":
+    """The run; None where this rank has taken part in that of the first."""
     from doppler.runs.manifest import check_run, is_pretraining
     from doppler.training.config import check_extension
 
@@ -192,19 +198,32 @@ def _resume(
         raise ConfigError(
             f"`{output}` is a pretraining", hint=f"resume it: dop pretrain --resume -o {output}"
         )
-    from doppler.runs.run import resume_run
-    from doppler.training.api import executors
+    from doppler.runs.run import follow, resume_run
 
+    make, group = _executors(stack)
+    if group is not None and group.rank:
+        follow(group, make)
+        return None
     with showing_progress():
         return resume_run(
             output,
             seconds=longer_s,
             episodes=episodes,
             command=command_line(),
-            make_executor=executors(stack),
+            make_executor=make,
             save_every_s=save_every,
             wandb=wandb,
+            group=group,
         )
+
+
+def _executors(stack: ExitStack) -> tuple["MakeExecutor", "Group | None"]:
+    """What makes the engine of Stage III, and the group of processes that share the work."""
+    from doppler.engine.ranks.opening import open_group
+    from doppler.training.api import PATIENCE_S, executors
+
+    group = stack.enter_context(open_group(PATIENCE_S))
+    return executors(stack, group=group), group
 
 
 def command_line() -> str:
@@ -221,7 +240,8 @@ def _start(
     start: str | None,
     save_every: float,
     wandb: bool,
-) -> "Run":
+) -> "Run | None":
+    """The run; None where this rank has taken part in that of the first."""
     from doppler.cli.topologies import assumed_topology, find_topology
     from doppler.formats import read_graph
 
@@ -230,15 +250,19 @@ def _start(
     topologies = topologies or [assumed_topology(graphs[0])]
     start = _said_start(start, config)
     # From here on torch is needed, which takes a while to import.
-    from doppler.runs.run import start_run
+    from doppler.runs.run import follow, start_run
     from doppler.training.api import (
         describe,
-        executors,
         make_manifest,
         starting_assignments,
         starting_policy,
     )
     from doppler.training.config import AUTO
+
+    make, group = _executors(stack)
+    if group is not None and group.rank:
+        follow(group, make)
+        return None
 
     policy = None if start is None else starting_policy(start)
     starts = [] if start is None else starting_assignments(start)
@@ -259,14 +283,16 @@ def _start(
             output,
             policy=policy,
             starts=starts,
-            make_executor=executors(stack),
+            make_executor=make,
             save_every_s=save_every,
             wandb=wandb,
+            group=group,
         )
 
 
 def _said_start(start: str | None, config: "TrainConfig") -> str | None:
     """What training starts from, None for nothing; it is said on stderr, with the alternative."""
+    from doppler.base.torchrun import is_first_rank
     from doppler.training.starting import NOTHING, PRETRAINED, usual_start
 
     usual, more = usual_start(config), ""
@@ -278,7 +304,8 @@ def _said_start(start: str | None, config: "TrainConfig") -> str | None:
     names = {NOTHING: "nothing", PRETRAINED: "the policy that comes with doppler"}
     what = names.get(chosen, f"the policy of `{chosen}`")
     stages = ",".join(config.with_stages(from_nothing=chosen == NOTHING).stages)
-    note(f"training starts from {what}, stages {stages}{more}")
+    if is_first_rank():
+        note(f"training starts from {what}, stages {stages}{more}")
     return None if chosen == NOTHING else chosen
 
 

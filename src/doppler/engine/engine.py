@@ -244,13 +244,16 @@ class Engine:
                 loop.run(timed=timed)
             self.backend.end()
         except BaseException as error:
-            self._give_up(error)
+            known = self._give_up(error)
             at_once = isinstance(error, DeadlineError) or not isinstance(error, Exception)
             self.backend.stop(HASTY_S if at_once else None)
+            if known is not error:
+                raise known from error
             raise
 
-    def _give_up(self, error: BaseException) -> None:
-        """Tell whoever else takes part in the run that it failed."""
+    def _give_up(self, error: BaseException) -> BaseException:
+        """Tell whoever else takes part in the run that it failed; the error, as far as known."""
+        return error
 
     def _loop(
         self,

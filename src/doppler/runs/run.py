@@ -14,6 +14,7 @@ from typing import Self
 import torch
 
 from doppler.assignment import Assignment
+from doppler.engine.ranks.group import Group
 from doppler.errors import ConfigError, Interrupted
 from doppler.executor import Executor
 from doppler.graph.builder import GraphBuilder
@@ -220,8 +221,12 @@ def start_run(
     save_every_s: float = SAVE_EVERY_S,
     wandb: bool = False,
     clock: Callable[[], float] = monotonic,
+    group: Group | None = None,
 ) -> Run:
-    """A new run in an empty directory, from a policy and assignments if there are any."""
+    """A new run in an empty directory, from a policy and assignments if there are any.
+
+    The first rank of a `group` calls this, and all others `follow`.
+    """
     check_device(manifest.config.device)
     if wandb:
         require_wandb()
@@ -236,6 +241,7 @@ def start_run(
             starts=starts,
             lazy=manifest.recipe is not None,
             clock=clock,
+            group=group,
         )
         tally, validation = Tally(), _validation(manifest, path)
         if manifest.recipe is None:
@@ -244,6 +250,7 @@ def start_run(
                 write_untrained(path, found_s)
         directory.save(trainer, tally, manifest)
         directory.write_manifest(manifest)
+        _lead(group, manifest, trainer)
         return Run(
             *(manifest, directory, trainer, tally),
             save_every_s=save_every_s,
@@ -266,11 +273,13 @@ def resume_run(
     save_every_s: float = SAVE_EVERY_S,
     wandb: bool = False,
     clock: Callable[[], float] = monotonic,
+    group: Group | None = None,
 ) -> Run:
     """The run in a directory, where its checkpoint was taken.
 
     With `seconds` or `episodes` it trains for that much longer, also where it had come to its end
-    (see `Trainer.extend`); its manifest then records that, and the `command`.
+    (see `Trainer.extend`); its manifest then records that, and the `command`. The first rank of a
+    `group` calls this, and all others `follow`.
     """
     check_extension(seconds, episodes)
     if wandb:
@@ -283,13 +292,18 @@ def resume_run(
         warm_up(manifest)
         lazy = manifest.recipe is not None
         trainer = Trainer(
-            manifest.pairs, manifest.config, executor=executor, lazy=lazy, clock=clock
+            *(manifest.pairs, manifest.config),
+            executor=executor,
+            lazy=lazy,
+            clock=clock,
+            group=group,
         )
         tally = directory.load(trainer)
         if seconds is not None or episodes is not None:
             trainer.extend(seconds=seconds, episodes=episodes)
             manifest = manifest.extended(trainer.config, steps=tally.steps, command=command)
             directory.write_manifest(manifest)
+        _lead(group, manifest, trainer)
         return Run(
             *(manifest, directory, trainer, tally),
             save_every_s=save_every_s,
@@ -300,6 +314,24 @@ def resume_run(
     except BaseException:
         directory.close()
         raise
+
+
+def follow(group: Group, make_executor: MakeExecutor | None = None) -> TrainablePolicy:
+    """The policy of the run that the first rank has; this one takes part, and writes nothing."""
+    manifest, state = group.gather(None)[0]
+    executor = None if make_executor is None else make_executor(manifest)
+    warm_up(manifest)
+    trainer = Trainer(manifest.pairs, manifest.config, executor=executor, lazy=True, group=group)
+    trainer.load_state(*state)
+    for _ in trainer.run():
+        pass
+    return trainer.policy
+
+
+def _lead(group: Group | None, manifest: Manifest, trainer: Trainer) -> None:
+    """Give all other ranks what they need to take part."""
+    if group is not None:
+        group.gather((manifest, trainer.state()))
 
 
 def _validation(manifest: Manifest, path: Path) -> ValidationSet | None:

@@ -21,6 +21,8 @@ PRESETS = (
     "v100x8",
     "a100x2-t4x2",
     "cpu2",
+    "cpu2-hosts2",
+    "cpu2-hosts4",
     "p100x4-first-fit",
     "v100x8-first-fit",
 )

@@ -12,6 +12,8 @@ from typing import Any
 from doppler.assignment import Assignment, read_assignment
 from doppler.base.progress import report
 from doppler.datasets.recipe import Recipe
+from doppler.engine.ranks.group import Group
+from doppler.engine.ranks.opening import open_group
 from doppler.errors import ConfigError, Interrupted
 from doppler.executor import Executor
 from doppler.graph.graph import Graph
@@ -26,6 +28,7 @@ from doppler.runs.run import (
     MakeExecutor,
     Run,
     check_device,
+    follow,
     resume_run,
     start_run,
     stopping,
@@ -34,12 +37,14 @@ from doppler.runs.run import (
 from doppler.scheduler.choose import DYNAMIC, FIXED
 from doppler.topology.topology import Topology
 from doppler.training.config import AUTO, TrainConfig
-from doppler.training.real_mode import faster_mode, mode_of, predicted_by_mode
+from doppler.training.real import faster_mode, mode_of, predicted_by_mode
 from doppler.training.starting import NOTHING, PRETRAINED, policy_file, usual_start
 from doppler.training.trained import Trained, placer_of
 from doppler.training.trainer import Trainer, TrainingProgress
 
 log = logging.getLogger(__name__)
+
+PATIENCE_S = 3600.0  # that ranks wait for one another: the first also validates the policy
 
 Start = Trained | str | Path  # a trained placer, a run or a checkpoint; or PRETRAINED or NOTHING
 
@@ -61,6 +66,9 @@ def train(
     where the config allows that, otherwise nothing: see `usual_start`. Where the config names no
     stages, they are `sim`, and from nothing `imitation` before it. Stage `real` runs assignments
     on `executor`; without one, on an engine with the config's backend. Ctrl-C saves first.
+
+    Where `torch.distributed` is initialised, every rank calls this alike: the problems of a step
+    are shared out, Stage III runs on the devices of all, and the first rank writes the directory.
 
     >>> import doppler as dp
     >>> graph = dp.shard(dp.programs.chainmm(size=64), parts=2)
@@ -86,16 +94,16 @@ def train(
         executor=executor,
     )
     with ExitStack() as stack:
-        make = executors(stack, executor)
+        group = stack.enter_context(open_group(PATIENCE_S))
+        make = executors(stack, executor, group)
+        if out is not None and group is not None and group.rank:
+            return placer_of(follow(group, make))
+        given: dict[str, Any] = {"policy": policy, "starts": starts, "group": group}
         if out is not None:
-            path = Path(out)
-            run = start_run(manifest, path, policy=policy, starts=starts, make_executor=make)
-            return finish(run)
+            return finish(start_run(manifest, Path(out), make_executor=make, **given))
         check_device(manifest.config.device)
         warm_up(manifest)
-        trainer = Trainer(
-            manifest.pairs, manifest.config, policy=policy, executor=make(manifest), starts=starts
-        )
+        trainer = Trainer(manifest.pairs, manifest.config, executor=make(manifest), **given)
         for progress in trainer.run():
             _report(progress)
     return placer_of(trainer.policy)
@@ -120,12 +128,17 @@ def resume(
     the last stage are then stretched over the whole (see `Trainer.extend`).
     """
     with ExitStack() as stack:
+        group = stack.enter_context(open_group(PATIENCE_S))
+        make = executors(stack, executor, group)
+        if group is not None and group.rank:
+            return placer_of(follow(group, make))
         run = resume_run(
             Path(out),
             seconds=seconds,
             episodes=episodes,
             command="doppler.training.api.resume",
-            make_executor=executors(stack, executor),
+            make_executor=make,
+            group=group,
         )
         return finish(run)
 
@@ -223,17 +236,22 @@ def pretraining(
     )
 
 
-def executors(stack: ExitStack, executor: Executor | None = None) -> MakeExecutor:
-    """What gives a run its executor: this one, or an engine that is closed with the stack."""
+def executors(
+    stack: ExitStack, executor: Executor | None = None, group: Group | None = None
+) -> MakeExecutor:
+    """What gives a run its executor: this one, or an engine that is closed with the stack.
+
+    The engine has the devices of this rank of the group, if there is one.
+    """
 
     def make(manifest: Manifest) -> Executor | None:
         if executor is not None or "real" not in manifest.config.stages:
             return executor
         from doppler.engine.config import EngineConfig
-        from doppler.engine.engine import Engine
+        from doppler.engine.ranks.opening import make_engine
 
         config = manifest.config
-        engine = Engine(
+        engine = make_engine(
             manifest.topologies[0],
             config.real.backend,
             EngineConfig(
@@ -242,6 +260,7 @@ def executors(stack: ExitStack, executor: Executor | None = None) -> MakeExecuto
                 limit_memory=config.limit_memory,
                 timeout_s=config.real.timeout_s,
             ),
+            group,
         )
         stack.enter_context(engine)
         for graph in manifest.graphs:  # a graph that it cannot run is a mistake best known now

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from math import isfinite
+from math import isfinite, nan
 from time import monotonic
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from doppler.assignment import Assignment
 from doppler.base.arrays import FloatArray
+from doppler.engine.ranks.group import Group
 from doppler.errors import ConfigError, TrainingError
 from doppler.executor import Executor
 from doppler.graph.graph import Graph
@@ -26,9 +27,9 @@ from doppler.training.config import TrainConfig
 from doppler.training.exercise import Exercise, vary
 from doppler.training.exercise_record import ExerciseRecord, under
 from doppler.training.imitation import imitate
+from doppler.training.lessons import Lesson, learn_together
 from doppler.training.per_step import reinforce_by_steps
-from doppler.training.real import conclude, refine, refine_unguarded
-from doppler.training.real_mode import fits, mode_of
+from doppler.training.real import conclude, fits, mode_of, refine, refine_unguarded
 from doppler.training.reinforce import between, reinforce
 
 Update = Callable[[Any, ExerciseRecord, TrainConfig, float, int], tuple[Tensor, FloatArray]]
@@ -55,17 +56,6 @@ class TrainingProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class _Lesson:
-    """What one exercise teaches in an update."""
-
-    record: ExerciseRecord
-    makespans: FloatArray  # (B,) of its episodes
-    loss: float
-    norm: float  # of the gradients, before they were clipped
-    gradients: Sequence[Tensor | None]  # of each parameter that takes part
-
-
-@dataclass(frozen=True, slots=True)
 class RealProgress(TrialSummary, TrainingProgress):
     """One update of Stage III: makespans are measured, `best_s` is the incumbent's mean."""
 
@@ -89,6 +79,7 @@ class Trainer:
         lazy: bool = False,
         updates: Mapping[str, Update] = UPDATES,
         clock: Callable[[], float] = monotonic,
+        group: Group | None = None,
     ) -> None:
         """`policy` is one to start from; its shape replaces the config's. Without one, training
         starts from nothing.
@@ -98,6 +89,9 @@ class Trainer:
         Stage III runs assignments on `executor`, first of all those `starts` that are for the
         graph at hand. `updates` make the loss of an update of each stage; budgets in seconds are by
         the `clock`.
+
+        Where every rank of a `group` makes the same trainer, the exercises of a step are shared
+        out among them, and all learn from all; the result is the same as that of one process.
         """
         config = _complete(config, pairs, policy, executor)
         self.config = config
@@ -106,7 +100,8 @@ class Trainer:
         for _, topology in pairs:
             self.policy.check_machine(topology.num_devices, topology.name)
         self.optimizer = torch.optim.Adam(self.policy.parameters())
-        self._updates, self._clock = updates, clock
+        self._updates, self._group = updates, group
+        self._clock = clock if group is None else lambda: float(group.gather(clock())[0])
         self.records = [  # of the exercises
             ExerciseRecord(
                 Exercise(graph, topology, config),
@@ -144,7 +139,7 @@ class Trainer:
                 lessons = self._learn(update, records, share, pool)
                 lr = between(getattr(self.config, name).lr, share)
                 self._step(lessons, lr)
-                shown = lessons[self.update * len(lessons) // len(records) % len(lessons)]
+                shown = lessons[self._shown(records)]
                 self.update += 1
                 self.seconds += self._clock() - began
                 if name == "real" and self.share() >= 1.0:
@@ -159,22 +154,34 @@ class Trainer:
         records: list[ExerciseRecord],
         share: float,
         pool: ThreadPoolExecutor | None,
-    ) -> list["_Lesson"]:
+    ) -> list[Lesson]:
         """What one step is to be made from: the gradients of those whose turn it is."""
-        count = self.problems_per_step
+        count, shown = self.problems_per_step, self._shown(records)
         parameters = list(self.policy.parameters())
 
-        def learn(number: int) -> _Lesson:
+        def learn(place: int) -> Lesson:
+            number = self.update * count + place
             record = records[number % len(records)]
             loss, makespans = update(self.policy, record, self.config, share, number)
             gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
             norm = torch.nn.utils.get_total_norm([g for g in gradients if g is not None])
             scale = (self.config.clip / (norm + 1e-6)).clamp(max=1.0)
             clipped = [None if g is None else g * scale for g in gradients]
-            return _Lesson(record, makespans, float(loss.detach()), float(norm), clipped)
+            bound_s = record.exercise.bound_s if place == shown else nan
+            return Lesson(record, makespans, float(loss.detach()), float(norm), bound_s, clipped)
 
-        numbers = range(self.update * count, (self.update + 1) * count)
-        return list(map(learn, numbers) if pool is None else pool.map(learn, numbers))
+        def learn_all(places: Sequence[int]) -> list[Lesson]:
+            return list(map(learn, places) if pool is None else pool.map(learn, places))
+
+        if self._group is None or self.config.stages[self.stage] == "real":
+            return learn_all(range(count))  # on the real system, all ranks take part in each run
+        turn = [records[(self.update * count + place) % len(records)] for place in range(count)]
+        return learn_together(self._group, turn, learn_all, parameters)
+
+    def _shown(self, records: Sequence[ExerciseRecord]) -> int:
+        """Which of the lessons of this update is shown."""
+        count = self.problems_per_step
+        return self.update * count // len(records) % count
 
     def _conclude(self) -> None:
         """Choose what Stage III comes to; the time that takes is that of training, too."""
@@ -246,7 +253,7 @@ class Trainer:
             changed: dict[str, Any] = {name: replace(stage, episodes=total)}
             self.config = replace(self.config, seconds=None, **changed)
 
-    def _step(self, lessons: Sequence["_Lesson"], lr: float) -> None:
+    def _step(self, lessons: Sequence[Lesson], lr: float) -> None:
         """One step of the optimizer; an error, and nothing changed, where a loss is no number."""
         for lesson in lessons:
             loss, label = lesson.loss, lesson.record.label
@@ -264,7 +271,7 @@ class Trainer:
         self.optimizer.step()
         self.policy.after_step()
 
-    def _progress(self, stage: str, lesson: "_Lesson", lr: float) -> TrainingProgress:
+    def _progress(self, stage: str, lesson: Lesson, lr: float) -> TrainingProgress:
         record, makespans = lesson.record, lesson.makespans
         values: dict[str, Any] = {
             "stage": stage,
@@ -276,7 +283,7 @@ class Trainer:
             "mean_s": float(makespans.mean()),
             "least_s": float(makespans.min()),
             "best_s": record.best_s,
-            "bound_s": record.exercise.bound_s,
+            "bound_s": lesson.bound_s,
             "loss": lesson.loss,
             "lr": lr,
         }

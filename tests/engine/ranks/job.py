@@ -18,7 +18,6 @@ import torch.distributed as dist
 
 from doppler.cli.main import main as command_line
 from doppler.engine.config import EngineConfig
-from doppler.engine.engine import Engine
 from doppler.engine.ranks.group import Group
 from doppler.engine.ranks.rank_engine import RankEngine
 from doppler.errors import DopplerError
@@ -33,7 +32,9 @@ def main(folders: list[Path]) -> None:
             if (pid := os.fork()) == 0:
                 run(folder, job, rank)
             ranks.append(pid)
-        for pid in ranks:
+        stopped = [pid for pid in ranks if os.WIFSTOPPED(os.waitpid(pid, os.WUNTRACED)[1])]
+        for pid in stopped:
+            os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
 
 
@@ -67,7 +68,7 @@ def run(folder: Path, job: dict[str, Any], rank: int) -> None:
             outcomes.append((found.outputs, found.trace.makespan_s, engine.clock_error_s))
         except DopplerError as error:
             outcomes.append((type(error).__name__, error.message))
-        Engine.close(engine)
+        engine.close()
         if group.trouble is not None:
             break
     (folder / f"{rank}.pickle").write_bytes(pickle.dumps(outcomes))

@@ -127,7 +127,7 @@ def test_outputs_are_those_of_one_process(tmp_path: Path) -> None:
     assert ran > EXAMPLES // 2
 
 
-def test_a_rank_that_dies_ends_the_run_of_all(tmp_path: Path) -> None:
+def test_a_rank_that_dies_or_hangs_ends_the_run_of_all(tmp_path: Path) -> None:
     """At any moment; the next job runs."""
     graph, inputs, expected = workload("ffnn", 2)
     devices = np.where(graph.is_input, -1, np.arange(graph.num_vertices) % 3)
@@ -137,39 +137,70 @@ def test_a_rank_that_dies_ends_the_run_of_all(tmp_path: Path) -> None:
     for number in range(KILLS):
         dying = {"dies": number % 3, "after_s": float(rng.uniform(0.01, 0.3))}
         jobs.append(Job(3, [case | dying | {"mode": MODES[number % 2], "signal": signal.SIGKILL}]))
-    *killed, last = run_jobs(tmp_path, *jobs, Job(3, [case | {"repeats": 1}]))
-    for number, outcomes in enumerate(killed):
-        assert outcomes[number % 3] is None
-        for rank in {0, 1, 2} - {number % 3}:
+    hanging = case | {"dies": 1, "after_s": 0.05, "signal": signal.SIGSTOP}
+    jobs += [Job(3, [hanging], {"timeout_s": 0.5}), Job(3, [case | {"repeats": 1}])]
+    *killed, hung, last = run_jobs(tmp_path, *jobs)
+    for number, outcomes in enumerate([*killed, hung]):
+        ended = 1 if outcomes is hung else number % 3
+        assert outcomes[ended] is None
+        for rank in {0, 1, 2} - {ended}:
             name, message = outcomes[rank][-1]
             assert name == "EngineError"
-            assert f"rank {number % 3} on host" in message
+            assert f"rank {ended} on host" in message
+            assert outcomes is not hung or "does not answer" in message, message
     for name, value in expected.items():
         np.testing.assert_allclose(last[0][0][0][name], value, rtol=1e-5)
 
 
-def test_the_command_of_the_guide(tmp_path: Path) -> None:
-    """As torchrun starts it: the first rank prints, and writes the trace of all."""
-    guide = (ROOT / "docs" / "guides" / "execute.md").read_text()
-    command = next(line for line in guide.splitlines() if line.startswith("torchrun"))
-    before, after = command.split(" -m doppler ")
-    assert before == "torchrun --nproc-per-node 2"
-    graph, _, _ = workload("chainmm", 2)
-    (tmp_path / "0").mkdir()
-    dp.write_graph(graph, tmp_path / "0" / "graph.json")
-    devices = np.where(graph.is_input, -1, np.arange(graph.num_vertices) % 2)
-    dp.write_assignment(Assignment(devices), tmp_path / "0" / "assignment.json")
+def commands(name: str) -> list[list[str]]:
+    """What a guide lets torchrun start in two processes."""
+    before = "torchrun --nproc-per-node 2 -m doppler "
+    lines = (ROOT / "docs" / "guides" / name).read_text().splitlines()
+    return [shlex.split(line.removeprefix(before)) for line in lines if line.startswith(before)]
+
+
+def command_job(command: Sequence[str]) -> Job:
+    """As torchrun starts it on two ranks."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    more = {"command": shlex.split(after), "environment": environment}
-    ((first, second),) = run_jobs(tmp_path, Job(2, more=more))
-    assert "makespan" in first
-    assert second == ""
+    return Job(2, more={"command": list(command), "environment": environment})
+
+
+def test_the_commands_of_the_guides(tmp_path: Path) -> None:
+    """The first rank prints, and writes the trace of all, or the run."""
+    (execute,), (pretrain, real) = commands("execute.md"), commands("train.md")
+    (probe,), (place,) = commands("measure.md"), commands("place.md")
+    graph, _, _ = workload("chainmm", 2)
+    for number in ("0", "2", "4"):
+        (tmp_path / number).mkdir()
+        dp.write_graph(graph, tmp_path / number / "graph.json")
+    devices = np.where(graph.is_input, -1, np.arange(graph.num_vertices) % 2)
+    dp.write_assignment(Assignment(devices), tmp_path / "0" / "assignment.json")
+    shorter = ["--seconds", "0.1", "--threads", "1", "--seed", "0"]
+    few = ["--problems", "2", "--max-vertices", "40", "--validation", "0"]
+    given = [execute, [*pretrain, *shorter, *few], [*real, *shorter]]
+    given.append([*probe, "--seconds", "0.5", "--devices", "1"])
+    given.append([*place, "--budget", "0.1"])
+    ran, *trained, probed, placed = run_jobs(tmp_path, *map(command_job, given))
+    assert "makespan" in ran[0]
+    assert ran[1] == ""
     trace = dp.read_trace(tmp_path / "0" / "all.trace.json")
     assert len(trace.vertex) == len(graph.assigned) + int(trace.is_transfer.sum())
     assert trace.is_transfer.any()
+    for number, (first, second) in enumerate(trained, 1):
+        (run,) = (tmp_path / str(number) / "runs").iterdir()
+        assert (run / "policy.safetensors").exists(), first
+        assert str(run.name) in first
+        assert second == ""
+    cluster = dp.read_topology(tmp_path / "3" / "cluster.json")
+    assert [d.address.split("/")[0] for d in cluster.devices] == ["host0", "host1"]
+    assert all("network" in cluster.links[cluster.route[a, 1 - a]].name for a in (0, 1))
+    assert "network" in probed[0]
+    assert "annealing on p100x4" in placed[0]
+    dp.read_assignment(tmp_path / "4" / "best.json").check(graph, dp.Topology.preset("p100x4"))
+    assert probed[1] == placed[1] == ""
 
 
 def test_devices_are_dealt_out_to_ranks() -> None:

@@ -2,12 +2,13 @@
 
 Every tensor that crosses has a tag of its own, and is received straight into the memory where it
 is read: the receives are posted before the clock of a run starts. A short message before each
-tensor says that it comes; one thread per other rank listens for those, and so notices at once
-when that rank ends.
+tensor says that it comes; one thread per other rank listens for those, waits for the tensor, which
+is next on the same connection, and notices at once when that rank ends.
 """
 
 import socket
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -23,10 +24,11 @@ from doppler.errors import EngineError
 MESSAGE, TEXT, FIRST = 0, 1, 2  # tags: of short messages, of reasons, and of the first tensor
 TEXT_BYTES = 512
 NEVER = timedelta(days=1)  # a rank that is silent is found out by the time limit of a run
-WAITERS = 4  # threads that wait for tensors under way
+POSTED = 16  # short messages of each rank that are received without its asking first
 PINGS = 8
 RESTART = "start all processes again, as torchrun can do"
-NOTICE_S = 2.0  # within which the end of a rank is noticed, once a message to it failed
+NOTICE_S = 2.0  # within which the end of a rank is noticed, or a rank that is there answers
+SILENT = "does not answer: it hangs, or is cut off"
 
 # Kinds of short messages.
 COMES, MAY_COME, PING, PONG, FAILED, LEAVES = range(6)
@@ -46,6 +48,20 @@ class Trouble(NamedTuple):
     reason: str
 
 
+class Sending(NamedTuple):
+    """A tensor under way to another rank."""
+
+    group: "Group"
+    tensors: tuple[torch.Tensor, ...]  # what must not be freed
+    works: tuple[Any, ...]
+
+    def wait(self) -> None:
+        """Return when the memory of the tensor may be used again."""
+        with self.group.engine_errors():
+            for work in self.works:
+                work.wait()
+
+
 class Group:
     """A process among those that were started together.
 
@@ -58,6 +74,7 @@ class Group:
                 "there is no group of processes",
                 hint="call torch.distributed.init_process_group() in a program that torchrun runs",
             )
+        self._timeout_s = timeout_s
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self._wires = dist.new_group(backend="gloo", timeout=NEVER)
         self._calls = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
@@ -67,8 +84,8 @@ class Group:
         self._incoming: dict[int, Any] = {}  # by task: the receive under way
         self._arrived: Callable[[int], None] = lambda task: None
         self._granted: Callable[[int], None] = lambda task: None
-        self._pongs: SimpleQueue[int] = SimpleQueue()
-        self._coming: SimpleQueue[int | None] = SimpleQueue()
+        self._pongs: list[SimpleQueue[int]] = [SimpleQueue() for _ in range(self.size)]
+        self._unanswered: list[Any] = []  # questions, kept since gloo may still read them
         self._lock = Lock()
         self.hosts: list[str] = self.gather(socket.gethostname())
         self._listeners = [
@@ -76,8 +93,7 @@ class Group:
             for peer in range(self.size)
             if peer != self.rank
         ]
-        waiters = [Thread(target=self._await_tensors, daemon=True) for _ in range(WAITERS)]
-        for thread in (*self._listeners, *waiters):
+        for thread in self._listeners:
             thread.start()
 
     # All ranks at once.
@@ -85,13 +101,20 @@ class Group:
     def gather(self, value: Any) -> list[Any]:
         """What every rank gives, by rank."""
         found: list[Any] = [None] * self.size
-        with self._as_engine_errors():
+        with self.engine_errors():
             dist.all_gather_object(found, value, group=self._calls)
+        return found
+
+    def gather_tensor(self, value: torch.Tensor) -> list[torch.Tensor]:
+        """The tensors that all ranks give, by rank: of one shape, and without pickling them."""
+        found = [torch.empty_like(value) for _ in range(self.size)]
+        with self.engine_errors():
+            dist.all_gather(found, value, group=self._calls)
         return found
 
     def wait_for_all(self) -> None:
         """Return when every rank has come here."""
-        with self._as_engine_errors():
+        with self.engine_errors():
             dist.barrier(group=self._calls)
 
     def clocks(self) -> list[Clock]:
@@ -107,19 +130,41 @@ class Group:
         for _ in range(PINGS):
             began = time.perf_counter()
             self._say(peer, PING)
-            there = self._answer() * 1e-9
+            there = self._answer(peer) * 1e-9
             took = time.perf_counter() - began
             if took / 2 < best.error_s:
                 best = Clock(there - began - took / 2, took / 2)
         return best
 
-    def _answer(self) -> int:
+    def _answer(self, peer: int) -> int:
         """The next answer to a question; an error where the rank that was asked is gone."""
-        while True:
+        until = time.perf_counter() + self._timeout_s
+        while time.perf_counter() < until:
             try:
-                return self._pongs.get(timeout=NOTICE_S)
+                return self._pongs[peer].get(timeout=NOTICE_S)
             except Empty:
                 self.check()
+        self._note(Trouble(peer, SILENT))
+        self.fail("cannot go on")
+        self.check()
+        raise AssertionError("unreachable")
+
+    def look_for_silent(self) -> None:
+        """Note the first rank that does not answer: it hangs, or is cut off."""
+        others = [peer for peer in range(self.size) if peer != self.rank]
+        for peer in others:
+            while not self._pongs[peer].empty():
+                self._pongs[peer].get()
+        question = torch.tensor([PING, 0])
+        asked = [self._wires.send([question], peer, MESSAGE) for peer in others]
+        until = time.perf_counter() + NOTICE_S
+        for peer in others:
+            try:
+                self._pongs[peer].get(timeout=max(until - time.perf_counter(), 0.001))
+            except Empty:
+                self._note(Trouble(peer, SILENT))
+                break
+        self._unanswered += asked  # a handle that is dropped would wait
 
     # A run.
 
@@ -131,23 +176,21 @@ class Group:
     ) -> None:
         """Make ready for the tensors of a run: by task, the memory and the rank it comes from."""
         self._arrived, self._granted = arrived, granted
-        with self._as_engine_errors():
+        with self.engine_errors():
             self._incoming = {
-                task: dist.irecv(output, src=rank, group=self._wires, tag=FIRST + task)
+                task: self._wires.recv([output], rank, FIRST + task)
                 for task, (output, rank) in receives.items()
             }
 
-    def send(self, value: torch.Tensor, rank: int, task: int) -> None:
-        """Send a tensor; returns when its memory may be used again."""
+    def send(self, value: torch.Tensor, rank: int, task: int) -> "Sending":
+        """Begin to send a tensor; its memory may be used again when that is awaited."""
         message = torch.tensor([COMES, task])
-        with self._as_engine_errors():
-            works = [
-                dist.isend(message, dst=rank, group=self._wires, tag=MESSAGE),
-                dist.isend(value, dst=rank, group=self._wires, tag=FIRST + task),
-            ]
-            for work in works:
-                assert work is not None  # this rank is of the group
-                work.wait()
+        with self.engine_errors():
+            works = (
+                self._wires.send([message], rank, MESSAGE),
+                self._wires.send([value], rank, FIRST + task),
+            )
+        return Sending(self, (message, value), works)
 
     def grant(self, rank: int, task: int) -> None:
         """Say that the memory is free into which a rank wants to send."""
@@ -159,13 +202,10 @@ class Group:
             if self._is_closed or self._has_failed:
                 return
             self._has_failed = True
-            if self.trouble is None:
-                self.trouble = Trouble(self.rank, reason)
-            else:  # this rank will be gone, too: others should know where it began
-                reason = f"found that {self.story(self.trouble)}"
+            trouble = self.trouble = self.trouble or Trouble(self.rank, reason)
         for peer in range(self.size):
-            if peer not in (self.rank, self.trouble.rank):
-                self._tell(peer, reason)
+            if peer not in (self.rank, trouble.rank):
+                self._tell(peer, trouble)
 
     def check(self) -> None:
         """An error if a rank is gone, or has failed."""
@@ -180,8 +220,6 @@ class Group:
         """Take leave of the others. A group that had trouble is left as it is."""
         if self._is_closed:
             return
-        for _ in range(WAITERS):
-            self._coming.put(None)
         with suppress(EngineError):
             for peer in range(self.size):
                 if peer != self.rank and self.trouble is None:
@@ -194,35 +232,33 @@ class Group:
     # Threads.
 
     def _listen(self, peer: int) -> None:
-        message = torch.empty(2, dtype=torch.int64)
-        while True:
-            try:
-                dist.recv(message, src=peer, group=self._wires, tag=MESSAGE)
-            except RuntimeError:
-                self._note(Trouble(peer, "is gone"))
-                return
-            kind, value = message.tolist()
-            if kind == COMES:
-                self._coming.put(value)
-            elif kind == MAY_COME:
-                self._granted(value)
-            elif kind == PING:
-                self._say(peer, PONG, time.perf_counter_ns())
-            elif kind == PONG:
-                self._pongs.put(value)
-            elif kind == FAILED:
-                self._note(Trouble(peer, self._reason(peer)))
-                return
-            else:
-                return
+        messages = [torch.empty(2, dtype=torch.int64) for _ in range(POSTED)]
+        try:
+            posted = deque((m, self._wires.recv([m], peer, MESSAGE)) for m in messages)
+            may_go_on = True
+            while may_go_on:
+                message, work = posted.popleft()
+                work.wait()
+                kind, value = message.tolist()
+                posted.append((message, self._wires.recv([message], peer, MESSAGE)))
+                may_go_on = self._hear(peer, kind, value)
+        except RuntimeError:
+            self._note(Trouble(peer, "is gone"))
 
-    def _await_tensors(self) -> None:
-        while (task := self._coming.get()) is not None:
-            try:
-                self._incoming[task].wait()
-            except RuntimeError:
-                continue  # who listens to that rank says why
-            self._arrived(task)
+    def _hear(self, peer: int, kind: int, value: int) -> bool:
+        """Do what a message asks for; whether another may come."""
+        if kind == COMES:
+            self._incoming[value].wait()
+            self._arrived(value)
+        elif kind == MAY_COME:
+            self._granted(value)
+        elif kind == PING:
+            self._say(peer, PONG, time.perf_counter_ns())
+        elif kind == PONG:
+            self._pongs[peer].put(value)
+        elif kind == FAILED:
+            self._note(Trouble(value, self._reason(peer)))
+        return kind not in (FAILED, LEAVES)
 
     def _reason(self, peer: int) -> str:
         text = torch.zeros(TEXT_BYTES, dtype=torch.uint8)
@@ -240,19 +276,19 @@ class Group:
         self.on_trouble()
 
     def _say(self, peer: int, kind: int, value: int = 0) -> None:
-        with self._as_engine_errors():
+        with self.engine_errors():
             message = torch.tensor([kind, value])
             dist.send(message, dst=peer, group=self._wires, tag=MESSAGE)
 
-    def _tell(self, peer: int, reason: str) -> None:
+    def _tell(self, peer: int, trouble: Trouble) -> None:
         """Without waiting for the peer, which may be gone too."""
-        text = torch.zeros(TEXT_BYTES, dtype=torch.uint8)
-        raw = reason.encode()[:TEXT_BYTES]
+        message, text = torch.tensor([FAILED, trouble.rank]), torch.zeros(TEXT_BYTES).byte()
+        raw = trouble.reason.encode()[:TEXT_BYTES]
         text[: len(raw)] = torch.tensor(list(raw), dtype=torch.uint8)
 
         def tell() -> None:
             try:
-                dist.send(torch.tensor([FAILED, 0]), dst=peer, group=self._wires, tag=MESSAGE)
+                dist.send(message, dst=peer, group=self._wires, tag=MESSAGE)
                 dist.send(text, dst=peer, group=self._wires, tag=TEXT)
             except RuntimeError:
                 pass
@@ -262,14 +298,16 @@ class Group:
         teller.join(1.0)
 
     @contextmanager
-    def _as_engine_errors(self) -> Iterator[None]:
+    def engine_errors(self) -> Iterator[None]:
         """Torch's errors become ours, and name the rank that is gone."""
         try:
             yield
         except RuntimeError as error:
             until = time.perf_counter() + NOTICE_S
+            with suppress(RuntimeError):
+                self.look_for_silent()
             while self.trouble is None and time.perf_counter() < until:
-                time.sleep(0.001)  # who listens to that rank will say so
+                time.sleep(0.001)  # who listens to a rank that is gone will say so
             reason = str(error).strip().split("\n")[0]
             self._note(Trouble(self.rank, f"cannot reach the others: {reason}"))
             self.fail("cannot go on")

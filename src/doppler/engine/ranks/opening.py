@@ -6,16 +6,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
+from doppler.base.torchrun import num_ranks
 from doppler.engine.backends.base import Backend
 from doppler.engine.config import EngineConfig
 from doppler.engine.engine import Engine
 from doppler.engine.ranks.group import Group
 from doppler.engine.ranks.rank_engine import RankEngine
-from doppler.errors import EngineError
+from doppler.errors import DopplerError, EngineError
 from doppler.topology.topology import Topology
-
-_TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 @contextmanager
@@ -29,32 +30,58 @@ def open_engine(
     Where `torch.distributed` is initialised, or torchrun started this process among others, it
     runs this rank's part, and all other ranks must do the same.
     """
+    config = config or EngineConfig()
+    with (
+        open_group(config.timeout_s) as group,
+        make_engine(topology, backend, config, group) as engine,
+    ):
+        yield engine
+
+
+@contextmanager
+def open_group(timeout_s: float) -> Iterator[Group | None]:
+    """The group of this process, left in the end; None where it is alone.
+
+    `timeout_s` is how long ranks wait for one another.
+    """
     is_ours = not dist.is_initialized() and num_ranks() > 1
     if is_ours:
-        dist.init_process_group("gloo")
+        _join()
     if not dist.is_initialized() or dist.get_world_size() == 1:
-        with Engine(topology, backend, config) as engine:
-            yield engine
+        yield None
         return
-    if backend != "cpu":
-        raise EngineError(
-            "several processes run on CPU devices only", hint="leave out the backend, or use cpu"
-        )
-    config = config or EngineConfig()
-    group = Group(config.timeout_s)
-    with RankEngine(topology, group, config) as engine:
-        yield engine
+    group = Group(timeout_s)
+    try:
+        yield group
+    except BaseException as error:
+        reason = error.message if isinstance(error, DopplerError) else type(error).__name__
+        group.fail(f"failed: {reason}")
+        raise
+    group.close()
     if is_ours and group.trouble is None:
         dist.destroy_process_group()
 
 
-def num_ranks() -> int:
-    """The processes that torchrun started, or 1."""
-    if not all(name in os.environ for name in _TORCHRUN):
-        return 1
-    return int(os.environ["WORLD_SIZE"])
+def make_engine(
+    topology: Topology | str | Path,
+    backend: str | Backend,
+    config: EngineConfig,
+    group: Group | None,
+) -> Engine:
+    """An engine of all devices, or of those of this rank."""
+    if group is None:
+        return Engine(topology, backend, config)
+    if backend != "cpu":
+        raise EngineError(
+            f"several processes run on CPU devices over gloo only, not on backend `{backend}`",
+            hint="leave out the backend, or use cpu",
+        )
+    return RankEngine(topology, group, config)
 
 
-def is_first_rank() -> bool:
-    """Whether this process is the one of a job that prints and writes files."""
-    return num_ranks() == 1 or os.environ["RANK"] == "0"
+def _join() -> None:
+    """Meet the other processes, by the names of this attempt: torchrun keeps those of the last."""
+    store, rank, size = next(iter(rendezvous("env://")))
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    store = PrefixStore(f"attempt {attempt}", store)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size)

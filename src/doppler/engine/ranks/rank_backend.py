@@ -1,6 +1,6 @@
 """The CPU backend of one rank: tasks of its own devices, and tensors from and to other ranks."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -11,12 +11,14 @@ from doppler.engine.backends.base import Action, Actions, Behind, Copy
 from doppler.engine.backends.cpu import CpuBackend
 from doppler.engine.pieces import Cell
 from doppler.engine.ranks.dealing import local_topology
-from doppler.engine.ranks.group import RESTART, Group
+from doppler.engine.ranks.group import RESTART, Group, Sending, Trouble
 from doppler.engine.ranks.own_part import Part, with_others
 from doppler.errors import EngineError
 from doppler.graph.graph import Graph
 from doppler.tasks import Tasks
 from doppler.topology.topology import Topology
+
+SHORT_BYTES = 1 << 16  # are sent in less time than a thread takes to wake up
 
 
 class Incoming(NamedTuple):
@@ -35,14 +37,18 @@ class _Wire(NamedTuple):
     task: int
 
     def copy_(self, value: Any) -> None:
+        self.send(value).wait()
+
+    def send(self, value: Any) -> Sending:
         tensor = value.value if isinstance(value, Cell) else value
-        self.group.send(tensor.contiguous(), self.rank, self.task)
+        return self.group.send(tensor.contiguous(), self.rank, self.task)
 
 
 class _RankCommands(NamedTuple):
     local: Any
     receives: dict[int, Incoming]
     grants: dict[int, int]  # by transfer: the task that ends when it may begin
+    short: dict[int, Callable[[], Sending]]  # by transfer: begins to send it, and returns
     crossing: dict[int, tuple[int, str]]  # by transfer: the other rank, and what it moves
     outside: frozenset[int]  # tasks that other ranks start
 
@@ -56,6 +62,7 @@ class RankBackend(CpuBackend):
         self._others = len(topology.links)  # the link behind the last
         self._outside: frozenset[int] = frozenset()
         self._crossing: dict[int, tuple[int, str]] = {}
+        self._short: dict[int, Callable[[], Sending]] = {}
         group.on_trouble = self.wake
 
     @property
@@ -79,10 +86,14 @@ class RankBackend(CpuBackend):
         """The jobs of this rank's part; `shapes` are those of what it receives."""
         found: list[Action | None] = [*actions, *[None] * (len(part.table.needs) - len(actions))]
         receives: dict[int, Incoming] = {}
+        short: dict[int, Callable[[], Sending]] = {}
+        moved = graph.tensor_bytes[tasks.tensor].tolist()
         for task, rank in part.sends.items():
-            copy = found[task]
+            copy, wire = found[task], _Wire(self.group, rank, task)
             assert isinstance(copy, Copy)
-            found[task] = copy._replace(output=_Wire(self.group, rank, task))
+            found[task] = copy._replace(output=wire)
+            if behind is None and moved[task - graph.num_vertices] <= SHORT_BYTES:
+                short[task] = partial(wire.send, copy.value)
         for task, rank in part.receives.items():
             copy = found[task]
             assert isinstance(copy, Copy)
@@ -99,13 +110,14 @@ class RankBackend(CpuBackend):
             for ranks, way in ((part.receives, "comes from there"), (part.sends, "goes there"))
             for task, rank in ranks.items()
         }
-        return _RankCommands(local, receives, grants, crossing, part.outside)
+        return _RankCommands(local, receives, grants, short, crossing, part.outside)
 
     def begin(self, commands: Any, *, timed: bool = True) -> None:
         """Start the clock of a run, on all ranks at about the same time."""
         self.group.check()
         super().begin(commands.local, timed=timed)
         self._outside, self._crossing, run = commands.outside, commands.crossing, self._run
+        self._short = commands.short
         rooms: dict[int, tuple[torch.Tensor, int]] = {}
         for task, (rank, output, like) in commands.receives.items():
             room = torch.empty(*like[:1], dtype=like[1]) if isinstance(output, Cell) else output
@@ -126,9 +138,27 @@ class RankBackend(CpuBackend):
         self._began = perf_counter()
 
     def start(self, task: int) -> None:
-        """Start a task; nothing where another rank does."""
-        if task not in self._outside:
+        """Start a task; nothing where another rank does.
+
+        A short tensor is sent at once, and a worker waits for the end of that.
+        """
+        if task in self._outside:
+            return
+        if task not in self._short:
             super().start(task)
+            return
+        began, sending = perf_counter(), self._short[task]()
+        found = self._jobs[task]
+        assert found is not None
+        crew, job = found
+        run = self._run
+
+        def wait() -> None:
+            run.begin_s[task] = began
+            sending.wait()
+
+        self._running[task] = crew
+        self._crews[crew].jobs.put((job._replace(launches=(wait,)), run))
 
     def inline(self, commands: Any) -> None:
         """Not at all: other ranks take part."""
@@ -138,7 +168,10 @@ class RankBackend(CpuBackend):
         done = super().wait(timeout_s)
         if done or self.group.trouble is None:
             return done
-        trouble = self.group.trouble
+        raise self.why(self.group.trouble)
+
+    def why(self, trouble: Trouble) -> EngineError:
+        """An error that names the rank, its host and a transfer that was waited for."""
         ended = self._run.end_s
         waiting = [
             what
@@ -146,7 +179,7 @@ class RankBackend(CpuBackend):
             if rank == trouble.rank and not ended[task]
         ]
         more = f"; {waiting[0]}" if waiting else ""
-        raise EngineError(self.group.story(trouble) + more, hint=RESTART)
+        return EngineError(self.group.story(trouble) + more, hint=RESTART)
 
     def arena(self, device: int, size: int) -> torch.Tensor:
         """Memory of a device of this rank; for others, a tensor without any."""

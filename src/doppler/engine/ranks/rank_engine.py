@@ -101,11 +101,6 @@ class RankEngine(Engine):
         self._resources = with_others(whole)
         self.clock_error_s = 0.0  # of the last trace: how far the ranks' clocks may be apart
 
-    def close(self) -> None:
-        """Give back threads and memory, and take leave of the others."""
-        super().close()
-        self.group.close()
-
     def _results(self, prepared: Prepared) -> dict[str, Any]:
         mine = {
             t: value
@@ -121,9 +116,15 @@ class RankEngine(Engine):
         device = int(prepared.tasks.devices[v])
         return self.ranks[device] == self.group.rank if device >= 0 else self.group.rank == 0
 
-    def _give_up(self, error: BaseException) -> None:
+    def _give_up(self, error: BaseException) -> BaseException:
+        assert isinstance(self.backend, RankBackend)
         reason = error.message if isinstance(error, DopplerError) else type(error).__name__
+        if isinstance(error, EngineError) and self.group.trouble is None:
+            self.group.look_for_silent()  # it may be another that hangs
+            if self.group.trouble is not None:
+                error = self.backend.why(self.group.trouble)
         self.group.fail(f"failed: {reason}")
+        return error
 
     def _run_s(self) -> float:
         return float(max(self.group.gather(self.backend.now_s())))
