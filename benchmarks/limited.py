@@ -25,7 +25,7 @@ def machine(
 
 def with_host_link(topology: dp.Topology, bytes_per_s: float) -> dp.Topology:
     """The machine with one link to the host that all its devices share."""
-    links = topology.links[: topology.num_links - topology.has_host_links]
+    links = topology.links[: int(topology.route.max(initial=-1)) + 1]  # those to the host are last
     shared = (len(links),) * topology.num_devices
     return replace(topology, links=(*links, Link("host memory", bytes_per_s)), host_links=shared)
 

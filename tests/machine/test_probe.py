@@ -69,24 +69,42 @@ def played(truth: Topology, **options: object) -> ProbeResult:
     ("by", "lanes"), [("all", 1), ("all", 2), ("all", 3), ("source", 1), ("pair", 1), ("pair", 2)]
 )
 def test_it_finds_links_and_who_shares_them(by: str, lanes: int) -> None:
-    truth = machine(4, lanes=lanes, by=by)
+    truth = machine(4, lanes=lanes, by=by, host_by="device")
     measuring = find_machine(Wanted(backend="played", devices=4))
     samples: list = []
     found = measure_links(Bench(PlayingBackend(truth), measuring), 5.0, samples)
     assert len(found.links) == truth.num_links
     np.testing.assert_array_equal(found.route, truth.route)
-    for link in found.links:
+    for link in found.links[: int(truth.route.max()) + 1]:
         assert link.lanes == lanes
         assert link.latency_s == pytest.approx(2e-5, rel=1e-3)
         assert link.bandwidth_bytes_per_s == pytest.approx(2e9, rel=1e-3)
-    assert found.errors == {"memory": pytest.approx(0, abs=1e-3)}
+    exact = pytest.approx(0, abs=1e-3)
+    assert found.errors == {"memory": exact, "host memory": exact}
     assert {sample.kind for sample in samples} == {"copy", "copies"}
+
+
+@pytest.mark.parametrize("devices", [1, 2, 4])
+@pytest.mark.parametrize(("by", "lanes"), [("device", 1), ("device", 2), ("all", 1), ("all", 2)])
+def test_it_finds_links_to_the_host(devices: int, by: str, lanes: int) -> None:
+    truth = machine(devices, host_by=by, host_lanes=lanes)
+    measuring = find_machine(Wanted(backend="played", devices=devices))
+    samples: list[Sample] = []
+    found = measure_links(Bench(PlayingBackend(truth), measuring), 5.0, samples)
+    assert found.host_links == truth.host_links
+    for link in {found.links[i] for i in found.host_links}:
+        assert link.name.startswith("host memory")
+        assert link.lanes == lanes
+        assert link.latency_s == pytest.approx(1e-5, rel=1e-3)
+        assert link.bandwidth_bytes_per_s == pytest.approx(1e9, rel=1e-3)
+    copied = {sample.device for sample in samples if sample.kind == "copy"}
+    assert {"played0→host", "host→played0"} <= copied
 
 
 def test_two_of_four_copies_at_a_time_make_two_lanes() -> None:
     """Copies through the host of an H200: 27 GB/s alone, 48 GB/s over four in all."""
     seen = [Throughput(tuple(PAIRS[:n]), rate) for n, rate in [(1, 27e9), (2, 48e9), (4, 48e9)]]
-    found = fit_sharing(seen, {}, ("all",))
+    found = fit_sharing(seen, {}, {"all": SHARINGS["all"]})
     assert found.lanes == 2
     assert 24e9 < found.bytes_per_s < 26e9
     assert 0 < found.error < 0.1
@@ -196,7 +214,7 @@ def test_tiny_tasks_run_for_real() -> None:
 
 
 def test_a_graphs_kernels_get_the_seconds_they_took() -> None:
-    graph, truth = small_graph(), machine(4, lanes=2)
+    graph, truth = small_graph(), machine(4, lanes=2, host_by="all")
     found = played(truth, graph=graph).topology
     want, got = (DefaultCostModel().costs(graph, t) for t in (truth, found))
     np.testing.assert_allclose(got.exec_s, want.exec_s, rtol=1e-6)
@@ -421,9 +439,9 @@ def test_an_error_if_nothing_runs() -> None:
         probe(lambda _: Broken(machine(2)), devices=2, graph=small_graph(), seconds=5)
 
 
-def test_one_device_has_no_links() -> None:
+def test_one_device_has_no_link_but_that_to_the_host() -> None:
     result = played(machine(1), graph=small_graph())
-    assert result.topology.links == ()
+    assert [link.name for link in result.topology.links] == ["host memory"]
     assert "transfer" not in result.errors.held_out
 
 

@@ -1,5 +1,7 @@
 """The compiled episodes equal the readable one, step for step."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -110,6 +112,25 @@ def test_larger_graphs(machine: str) -> None:
             graph = explicit(graph, seed)
         instance = make_instance(Problem(graph, topology))
         assert_equal(instance, play(instance, random_weights(instance, seed), seeds=3))
+
+
+def test_what_comes_from_the_host_comes_over_its_link_one_by_one_and_once() -> None:
+    builder = GraphBuilder("streamed")
+    x, y = (builder.input(n, output_bytes=6.0, kind="streamed") for n in "xy")
+    a = builder.op("a", "matmul", reads=[x, y], output_bytes=4.0, exec_s=1.0)
+    builder.op("b", "matmul", reads=[a, x], output_bytes=1.0, exec_s=1.0)
+    builder.op("c", "matmul", reads=[x], output_bytes=1.0, exec_s=1.0)
+    topology = Topology.uniform(
+        2, bandwidth_bytes_per_s=2.0, host_bandwidth_bytes_per_s=3.0
+    )  # each device has its own link to the host
+    episode = Episode(make_instance(Problem(builder.build(), topology)))
+    for vertex, device, begin_s in ((0, 0, 4.0), (1, 1, 7.0), (2, 0, 5.0)):
+        episode.place(vertex, device)
+        assert episode.begin_s[vertex] == begin_s
+    everywhere = Problem(builder.build(), replace(topology, host_links=()))
+    episode = Episode(make_instance(everywhere))
+    episode.place(0, 0)
+    assert episode.begin_s[0] == 0
 
 
 def explicit(graph: Graph, seed: int) -> Graph:

@@ -1,5 +1,6 @@
 """Placing where memory is short: plans instead of errors, and a search with them."""
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from doppler.placers.planned_search import (
     without_limits,
 )
 from doppler.placers.portfolio import AutoPlacer
+from doppler.placers.search.annealing import SearchResult, search
 from doppler.problem import Problem
 from doppler.sim import SimConfig, Simulator
 from doppler.topology import Topology
@@ -91,6 +93,40 @@ def test_auto_plans_for_the_best_heuristics_first_however_short_its_time(
     relaxed_s = Simulator(without_limits(problem)).makespans(problem.graph, np.array(starts))
     assert planned_for[0] == starts[int(relaxed_s.argmin())].tobytes()
     assert solution.assignment.memory is not None
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_auto_is_never_slower_than_what_search_finds_with_more_memory(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Also where assignments that need no plan are found: those with one may be faster."""
+    problem, _ = tight_problem(seed)
+    starts = list[SearchResult]()
+
+    def watched(searched: Problem, *args: Any, **options: Any) -> Any:
+        result = search(searched, *args, **options)
+        if searched is not problem:
+            starts.append(result)
+        return result
+
+    monkeypatch.setattr(portfolio, "search", watched)
+    monkeypatch.setattr(portfolio, "EXACT_VERTICES", 0)
+    solution = AutoPlacer(evaluations=60, instant=("round-robin",)).solve(problem, seed=seed)
+    assert starts
+    found_s = Simulator(problem).run(problem.graph, solution.assignment, seed).makespan_s
+    for start in starts:  # a plan may be faster than the rule without limits: that is left out
+        with suppress(OutOfMemoryError):
+            start_s = planned(problem, Assignment(start.devices), seed=seed)[1]
+            assert found_s <= max(start_s, start.cost_s) * (1 + 1e-9)
+
+
+def test_search_continues_from_a_plan() -> None:
+    problem = Problem(streaming(exec_s=0.5), machine(2, 32.0))
+    first, first_s = planned(problem, make_placer("heft").place(problem))
+    result = search_planned(problem, [], PlannedSearchConfig(evaluations=20), first=first)
+    assert result.makespan_s <= first_s
+    enough = PlannedSearchConfig(evaluations=20, enough_s=first_s)
+    assert search_planned(problem, [], enough, first=first).assignment is first
 
 
 def test_a_plan_in_mode_fixed_keeps_its_order() -> None:

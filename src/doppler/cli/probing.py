@@ -138,7 +138,8 @@ def _summary(result: "ProbeResult", output: Path | None, beside: Path | None) ->
             for device in topology.devices
         ],
         "links": [
-            asdict(link) | {"pairs": int((topology.route == i).sum())}
+            asdict(link)
+            | {"pairs": int((topology.route == i).sum()), "host": topology.host_links.count(i)}
             for i, link in enumerate(topology.links)
         ],
         "host": asdict(topology.host),
@@ -167,11 +168,12 @@ def _print(result: "ProbeResult") -> None:
         )
     out.print(devices)
     if topology.links:
-        links = table("link", "pairs", "lanes", "of each", "latency", "via")
+        links = table("link", "pairs", "host", "lanes", "of each", "latency", "via")
         for i, link in enumerate(topology.links):
             links.add_row(
                 link.name,
                 str(int((topology.route == i).sum())),
+                str(topology.host_links.count(i)),
                 str(link.lanes or "any"),
                 amount(link.bandwidth_bytes_per_s, "B/s"),
                 seconds(link.latency_s),

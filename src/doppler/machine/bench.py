@@ -22,7 +22,7 @@ from doppler.topology.topology import Topology
 TIMEOUT_S = 60.0  # without any task ending, before a measurement is given up
 ROW = 1024  # elements that a reduction sums into one
 WARM_UP = 2  # runs of a kernel that do not count
-Pair = tuple[int, int]  # source and target device
+Pair = tuple[int, int]  # source and target: devices, or the host, behind the last device
 
 
 class Sample(NamedTuple):
@@ -108,6 +108,7 @@ class Bench:
         self._random = torch.randn(1 << 20, generator=torch.Generator().manual_seed(0))
         self._kept: dict[tuple[int, int, tuple[int, ...]], Any] = {}  # by device, number and shape
         self._kept_for: Any = None
+        self._host_room: Any = None
 
     def kernel(self, work: Work, device: int, repeats: int) -> list[float]:
         """Seconds of each of `repeats` runs of a kernel, one after the other, alone."""
@@ -167,7 +168,7 @@ class Bench:
         return [self._values(work.shape, work.dtype, device, k) for k in range(work.num_inputs)]
 
     def copies(self, pairs: Sequence[Pair], size_bytes: int, rounds: int) -> list[list[Span]]:
-        """For each of some pairs of devices, its copies one after the other; all pairs at once.
+        """For each of some pairs of places, its copies one after the other; all pairs at once.
 
         A pair that is named twice has two copies under way at a time.
         """
@@ -185,16 +186,18 @@ class Bench:
         return [spans[width + lane :: width] for lane in range(width)]  # the first are warm-up
 
     def _transfers(self, pairs: Sequence[Pair], size_bytes: int) -> tuple[Any, Tasks]:
-        """A graph of tensors that each go from one device to another, and its tasks."""
+        """A graph of tensors that each go from one place to another, and its tasks."""
         builder = GraphBuilder("copies")
-        devices = []
-        for k, (source, target) in enumerate(pairs):
-            tensor = builder.op(f"from{k}", OpKind.FILL, reads=[], output_bytes=size_bytes)
-            reader = builder.vertex(f"to{k}", OpKind.SELECT)
-            builder.edge(tensor, reader)
-            devices += [source, target]
-        graph = builder.build()
-        return graph, enumerate_tasks(graph, self.topology, np.array(devices))
+        for k in range(len(pairs)):
+            builder.op(f"from{k}", OpKind.FILL, reads=[], output_bytes=size_bytes)
+        source, target = np.array(pairs, np.int64).T
+        between, host = np.minimum(source, target), self.topology.num_devices
+        is_host = np.maximum(source, target) == host
+        links = self.topology.route[source % host, target % host]
+        if is_host.any():
+            links = np.where(is_host, np.array(self.topology.host_links)[between], links)
+        tasks = Tasks(between, np.arange(len(pairs)), source, target, links)
+        return builder.build(), tasks
 
     def _drive(self, commands: Commands, tasks: range, *, in_flight: int) -> list[Span]:
         """When each task ran; each that ends starts the one `in_flight` later."""
@@ -225,14 +228,22 @@ class Bench:
         return done
 
     def _values(self, shape: tuple[int, ...], dtype: str, device: int, number: int) -> Any:
-        """Normal values in a device's memory: constants would spare some hardware its power."""
+        """Normal values in the memory of a device or the host.
+
+        Constants would spare some hardware its power.
+        """
         if not self.backend.computes:
             return None
         key = device, number, shape
         if key not in self._kept:
             count = int(np.prod(shape))
             values = self._random.to(torch_dtype(dtype)).repeat(-(-count // len(self._random)))
-            self._kept[key] = self.backend.put(values[:count].view(shape), device)
+            values = values[:count].view(shape)
+            if device == self.topology.num_devices:
+                room = self.backend.host_memory(values.nbytes).view(values.dtype).view(shape)
+                self._kept[key] = room.copy_(values)
+            else:
+                self._kept[key] = self.backend.put(values, device)
         return self._kept[key]
 
     def _keep_for(self, what: Any) -> None:
@@ -251,8 +262,16 @@ class Bench:
             size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
             places.append((device, top[device], size, shape))
             top[device] += aligned_bytes(size)
-        arenas = {device: self.backend.arena(device, size) for device, size in top.items()}
+        arenas = {device: self._memory(device, size) for device, size in top.items()}
         return [
             arenas[device][at : at + size].view(kind).view(shape)
             for device, at, size, shape in places
         ]
+
+    def _memory(self, device: int, size: int) -> Any:
+        """At least `size` bytes of a device's memory, or of the host's."""
+        if device < self.topology.num_devices:
+            return self.backend.arena(device, size)
+        if self._host_room is None or len(self._host_room) < size:
+            self._host_room = self.backend.host_memory(size)
+        return self._host_room

@@ -12,6 +12,7 @@ from doppler.topology.topology import Device, Host, Link, Topology
 
 FEWEST_IN_FLIGHT, IN_FLIGHT = 4, 8  # transfers at the same time that are tried at most
 HOST, DIRECT = "host", "direct"  # ways of a transfer between GPUs
+HOST_MEMORY = "host memory"  # name of the link between it and the devices
 UNPROVEN_BYTES_PER_S = 1e9  # of links before they are measured
 
 
@@ -39,7 +40,7 @@ class Wanted:
 
 
 def find_machine(wanted: Wanted, *, ahead: int = 1) -> Topology:
-    """A topology of the devices there are, with a link for each way between them.
+    """A topology of the devices there are, with a link for each way between them, the host's last.
 
     Nothing of it is measured yet. As many transfers may run at a time as will be tried.
     """
@@ -59,17 +60,25 @@ def find_machine(wanted: Wanted, *, ahead: int = 1) -> Topology:
     return Topology(
         name=f"probed-{wanted.backend}{len(devices)}",
         devices=tuple(devices),
-        links=tuple(_link(way, len(devices)) for way in names),
+        links=(*(_link(way, len(devices)) for way in names), _host_link(len(devices))),
         route=route,
+        host_links=(len(names),) * len(devices),
         host=Host(ahead=ahead),
         description=description,
     )
 
 
 def _link(way: str, num_devices: int) -> Link:
-    lanes = min(max(num_devices, FEWEST_IN_FLIGHT), IN_FLIGHT)
-    link = Link(way or "memory", UNPROVEN_BYTES_PER_S, lanes=lanes)
+    link = Link(way or "memory", UNPROVEN_BYTES_PER_S, lanes=_lanes(num_devices))
     return replace(link, via=way) if way else link
+
+
+def _host_link(num_devices: int) -> Link:
+    return Link(HOST_MEMORY, UNPROVEN_BYTES_PER_S, lanes=_lanes(num_devices))
+
+
+def _lanes(num_devices: int) -> int:
+    return min(max(num_devices, FEWEST_IN_FLIGHT), IN_FLIGHT)
 
 
 def _cores(wanted: Wanted) -> tuple[list[Device], np.ndarray, str]:

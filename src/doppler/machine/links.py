@@ -32,6 +32,10 @@ SHARINGS: dict[str, Callable[[Pair], Hashable]] = {  # pairs with the same key s
     "target": lambda pair: pair[1],
     "all": lambda pair: 0,
 }
+HOST_SHARINGS: dict[str, Callable[[Pair], Hashable]] = {  # the same where one of a pair is the host
+    "device": min,  # the host is behind the last device
+    "all": lambda pair: 0,
+}
 
 
 class Throughput(NamedTuple):
@@ -45,7 +49,7 @@ class Throughput(NamedTuple):
 class Sharing:
     """Which pairs share a link, and how many transfers it takes at a time."""
 
-    by: str  # a name from SHARINGS
+    by: str  # a name from SHARINGS, or HOST_SHARINGS
     lanes: int
     bytes_per_s: float  # of each transfer
     error: float  # root mean square of measured / modelled - 1
@@ -57,6 +61,7 @@ class LinksFound:
 
     links: tuple[Link, ...]
     route: IntArray  # (D, D)
+    host_links: tuple[int, ...]  # (D,)
     errors: dict[str, float]  # of each way's model of throughput, relative
 
 
@@ -65,13 +70,18 @@ def measure_links(
 ) -> LinksFound:
     """The links that best explain the durations of single and of simultaneous copies.
 
-    `shared` says that all pairs share one link for sure.
+    Copies between the host's memory and a device take one link both ways, as in a topology.
+    `shared` says that all pairs share one link for sure, and all devices one to the host.
     """
     topology, until = bench.topology, monotonic() + seconds
     links: list[Link] = []
-    route, errors = np.full_like(topology.route, -1), {}
+    host, errors = topology.num_devices, {}
+    route = np.full((host + 1, host + 1), -1)
     for way, link in enumerate(topology.links):
-        pairs: list[Pair] = [(a, b) for a, b in np.argwhere(topology.route == way).tolist()]
+        pairs = _pairs(topology, way)
+        sharings = HOST_SHARINGS if host in pairs[0] else SHARINGS
+        if shared or host == 1:
+            sharings = {"all": SHARINGS["all"]}
         left_s = (until - monotonic()) / (topology.num_links - way)
         some = _spread(pairs, ENOUGH_PAIRS if shared else MAX_PAIRS)
         lone = _alone(bench, some, left_s / 2, samples)
@@ -80,21 +90,30 @@ def measure_links(
         probe_bytes = _pattern_bytes(lone)
         left_s = (until - monotonic()) / (topology.num_links - way)
         seen = _together(bench, pairs, probe_bytes, left_s, samples)
-        sharing = fit_sharing(seen, speed, ("all",) if shared else tuple(SHARINGS))
+        sharing = fit_sharing(seen, speed, sharings)
         errors[link.name] = sharing.error
-        for key, served in _served(pairs, sharing.by).items():
+        for key, served in _served(pairs, sharings[sharing.by]).items():
             name = link.name if sharing.by == "all" else f"{link.name} {_label(topology, key)}"
             fitted = _fitted(link, fits, served, sharing, speed, probe_bytes)
             for a, b in served:
                 route[a, b] = len(links)
             links.append(replace(fitted, name=name, lanes=sharing.lanes))
-    return LinksFound(tuple(links), route, errors)
+    return LinksFound(tuple(links), route[:host, :host], tuple(route[host, :host].tolist()), errors)
+
+
+def _pairs(topology: Topology, way: int) -> list[Pair]:
+    """The pairs of places that a link joins."""
+    host = topology.num_devices
+    joined = [d for d, link in enumerate(topology.host_links) if link == way]
+    if joined:
+        return [pair for d in joined for pair in ((host, d), (d, host))]
+    return [(a, b) for a, b in np.argwhere(topology.route == way).tolist()]
 
 
 def fit_sharing(
     seen: Sequence[Throughput],
     speed: Mapping[Pair, float],
-    sharings: Sequence[str] = tuple(SHARINGS),
+    sharings: Mapping[str, Callable[[Pair], Hashable]] = SHARINGS,
 ) -> Sharing:
     """The model of links that comes closest to measured throughputs.
 
@@ -106,8 +125,8 @@ def fit_sharing(
         lanes_seen = max(lanes_seen, *(len(each.pairs) for each in seen))
     found = []
     for lanes in range(1, min(lanes_seen, IN_FLIGHT) + 1):
-        for by in sharings:
-            flow = [_flow(each.pairs, by, lanes, speed) for each in seen]
+        for by, key in sharings.items():
+            flow = [_flow(each.pairs, key, lanes, speed) for each in seen]
             ratio = [log(e.bytes_per_s / f) for e, f in zip(seen, flow, strict=True)]
             rate = exp(float(np.mean(ratio)))
             off = [e.bytes_per_s / (f * rate) - 1 for e, f in zip(seen, flow, strict=True)]
@@ -116,7 +135,9 @@ def fit_sharing(
     return next(each for each in found if each.error <= 1.05 * best + 0.005)
 
 
-def _flow(pairs: Sequence[Pair], by: str, lanes: int, speed: Mapping[Pair, float]) -> float:
+def _flow(
+    pairs: Sequence[Pair], by: Callable[[Pair], Hashable], lanes: int, speed: Mapping[Pair, float]
+) -> float:
     """Lanes in use, each counted by the speed of its pairs relative to others."""
     total = 0.0
     for served in _served(pairs, by).values():
@@ -125,11 +146,11 @@ def _flow(pairs: Sequence[Pair], by: str, lanes: int, speed: Mapping[Pair, float
     return total
 
 
-def _served(pairs: Sequence[Pair], by: str) -> dict[Hashable, list[Pair]]:
+def _served(pairs: Sequence[Pair], by: Callable[[Pair], Hashable]) -> dict[Hashable, list[Pair]]:
     """The pairs that each link serves."""
     served: dict[Hashable, list[Pair]] = {}
     for pair in pairs:
-        served.setdefault(SHARINGS[by](pair), []).append(pair)
+        served.setdefault(by(pair), []).append(pair)
     return served
 
 
@@ -194,6 +215,8 @@ def _together(
     """What copies reach in patterns of several at the same time; alone and two at least."""
     until, seen = monotonic() + seconds, list[Throughput]()
     all_patterns = patterns(pairs)
+    if bench.topology.num_devices in pairs[0]:
+        all_patterns += [(f"any, {n}", [*pairs[:n]]) for n in AT_A_TIME if 2 < n <= len(pairs)]
     took = 0.0
     for number, (name, chosen) in enumerate(all_patterns):
         report("measuring simultaneous copies", number, len(all_patterns))
@@ -285,7 +308,7 @@ def _spread(pairs: Sequence[Pair], count: int) -> list[Pair]:
 
 def _label(topology: Topology, key: Hashable) -> str:
     """`a→b` for a pair, the name for a device."""
-    names = [device.name for device in topology.devices]
+    names = [*(device.name for device in topology.devices), "host"]
     if isinstance(key, tuple):
         return f"{names[key[0]]}→{names[key[1]]}"
     assert isinstance(key, int)

@@ -191,6 +191,7 @@ def _measure_parts(
         devices=devices,
         links=found.links,
         route=found.route,
+        host_links=found.host_links,
         contention=contention,
     )
     return topology, ProbeErrors(found.errors, roofline, {}, {})
@@ -307,7 +308,7 @@ def _is_held_out(number: int, count: int) -> bool:
 
 def _samples(graph: Graph, topology: Topology, traces: Sequence[Trace]) -> list[Sample]:
     """The tasks of runs as samples."""
-    names, texts = [d.name for d in topology.devices], signatures(graph)
+    names, texts = [*(d.name for d in topology.devices), "host"], signatures(graph)
     found = []
     for trace in traces:
         seconds = (trace.end_s - trace.begin_s).tolist()

@@ -13,8 +13,9 @@ class Episode:
     A vertex is a candidate once all its producers are placed. Placing plans it: it begins when a
     slot of its device is free and its inputs have arrived. Those that are elsewhere are moved when
     it is placed, one after the other over links as wide as they have lanes; a tensor is moved to a
-    device once. The host takes a constant time between tasks. Unlike in the runtime, everything
-    happens in the order of placing. The device features are made from that plan.
+    device once. What comes from the host does so first, over the link from there. The host takes a
+    constant time between tasks. Unlike in the runtime, everything happens in the order of placing.
+    The device features are made from that plan.
 
     So is what the devices hold: a vertex's outputs where it is, and copies where they were moved,
     all of them until the last reader anywhere is placed; what nobody reads stays, and inputs do,
@@ -36,6 +37,7 @@ class Episode:
         ]  # of each device, when its slots are free
         self.link_free_s = [0.0] * len(tables.lanes)
         self.there_s: dict[tuple[int, int], float] = {}  # when a tensor is on a device it moved to
+        self.arrived_s: dict[tuple[int, int], float] = {}  # the same for what comes from the host
         self.producers: list[list[int]] = [[] for _ in range(size)]  # edges that enter a vertex
         for e, reader in enumerate(tables.edge_reader.tolist()):
             self.producers[reader].append(e)
@@ -65,7 +67,9 @@ class Episode:
         self.held_bytes[device] += self.added_bytes(vertex, device)
         inputs = tables.input[tables.input_ptr[vertex] : tables.input_ptr[vertex + 1]]
         self.inputs_on[device].update(inputs.tolist())
+        arrived_s, _ = self._arrived(vertex, device)
         self.there_s, self.link_free_s = self._moved(vertex, device)
+        self.arrived_s = arrived_s
         self.devices[vertex] = device
         self.order.append(vertex)
         for e in range(tables.edge_ptr[vertex], tables.edge_ptr[vertex + 1]):
@@ -101,20 +105,41 @@ class Episode:
     def arrival_s(self, vertex: int, device: int) -> float:
         """When all inputs of a vertex would be on a device."""
         tables, (there_s, _) = self.instance.tables, self._moved(vertex, device)
-        return max(
-            (
-                self.end_s[p] + tables.hop_s
-                if self.devices[p] == device
-                else there_s[int(tables.edge_tensor[e]), device]
-                for e, p in self.reads(vertex)
-            ),
-            default=0.0,
+        arrived_s, _ = self._arrived(vertex, device)
+        from_host = [arrived_s[x, device] for x in self._from_host(vertex)]
+        made = (
+            self.end_s[p] + tables.hop_s
+            if self.devices[p] == device
+            else there_s[int(tables.edge_tensor[e]), device]
+            for e, p in self.reads(vertex)
         )
+        return max((*from_host, *made), default=0.0)
+
+    def _from_host(self, vertex: int) -> list[int]:
+        """The inputs that a vertex reads and that come from the host, by their numbers."""
+        tables = self.instance.tables
+        first, end = tables.arriving_ptr[vertex : vertex + 2]
+        return list(tables.arriving[first:end].tolist())
+
+    def _arrived(
+        self, vertex: int, device: int
+    ) -> tuple[dict[tuple[int, int], float], list[float]]:
+        """When inputs are there and links are free after those of a vertex came from the host."""
+        tables, link = self.instance.tables, int(self.instance.tables.host_links[device])
+        arrived_s, free_s = dict(self.arrived_s), list(self.link_free_s)
+        for x in self._from_host(vertex):
+            if (x, device) in arrived_s:
+                continue
+            begin_s, took_s = free_s[link], float(tables.arriving_s[x, device])
+            if tables.lanes[link]:
+                free_s[link] = begin_s + took_s / tables.lanes[link]
+            arrived_s[x, device] = begin_s + took_s + tables.hop_s
+        return arrived_s, free_s
 
     def _moved(self, vertex: int, device: int) -> tuple[dict[tuple[int, int], float], list[float]]:
         """When tensors are there and links are free after moving a vertex's inputs to a device."""
         tables = self.instance.tables
-        there_s, free_s = dict(self.there_s), list(self.link_free_s)
+        there_s, (_, free_s) = dict(self.there_s), self._arrived(vertex, device)
         for e, producer in sorted(self.reads(vertex), key=self._turn):
             source, tensor = int(self.devices[producer]), int(tables.edge_tensor[e])
             if source == device or (tensor, device) in there_s:

@@ -49,6 +49,10 @@ class Tables(NamedTuple):
     input_ptr: IntArray  # (n+1,) inputs that a vertex reads
     input: IntArray  # (reads,) number of the input among those that take memory
     input_bytes: FloatArray  # (inputs,)
+    arriving_ptr: IntArray  # (n+1,) inputs from the host that a vertex reads
+    arriving: IntArray  # (reads,) number of the input among those that come from the host
+    arriving_s: FloatArray  # (arriving, D) seconds to each device
+    host_links: IntArray  # (D,) link from the host, -1 where nothing comes from there
     tensor_bytes: FloatArray  # (tensors,) whole bytes of those that are read, see `edge_tensor`
     tensor_reads: IntArray  # (tensors,) edges of each
     memory_bytes: FloatArray  # (D,) infinity where there is no limit
@@ -166,6 +170,25 @@ def _memory_tables(problem: Problem) -> dict[str, Any]:
     }
 
 
+def _arrival_tables(problem: Problem) -> dict[str, Any]:
+    """What comes from the host, and how long that takes."""
+    graph, topology = problem.graph, problem.topology
+    read = np.flatnonzero(problem.is_arriving[graph.edge_tensor])
+    tensor, number = np.unique(graph.edge_tensor[read], return_inverse=True)
+    reader = np.searchsorted(graph.assigned, graph.edge_reader[read])
+    arriving_ptr, arriving = csr(reader, number.astype(np.int64), len(graph.assigned))
+    seconds, links = np.zeros((0, topology.num_devices)), np.full(topology.num_devices, -1)
+    if len(tensor):
+        links = np.array(topology.host_links, np.int64)
+        seconds = problem.transfer_s[np.ix_(tensor, links)]
+    return {
+        "arriving_ptr": arriving_ptr,
+        "arriving": arriving,
+        "arriving_s": seconds,
+        "host_links": links,
+    }
+
+
 def _tables(problem: Problem, edges: IntArray, scale_s: float) -> Tables:
     graph, topology, costs = problem.graph, problem.topology, problem.costs
     size, tensor = len(graph.assigned), problem.edges.tensor
@@ -198,6 +221,7 @@ def _tables(problem: Problem, edges: IntArray, scale_s: float) -> Tables:
         num_siblings=others.astype(np.float64),
         made_bytes=problem.made_bytes[graph.assigned],
         **_memory_tables(problem),
+        **_arrival_tables(problem),
         tensor_bytes=problem.whole_bytes[read],
         tensor_reads=reads.astype(np.int64),
         memory_bytes=problem.memory_bytes,

@@ -83,10 +83,13 @@ class State(NamedTuple):
     has_input: BoolArray  # (inputs, D) whether an input that takes memory is on a device
     unread: IntArray  # (tensors,) edges whose reader is not placed
     there_s: FloatArray  # (tensors, D) when a tensor is on a device it was moved to; -1 if not
+    arrived_s: FloatArray  # (arriving, D) the same for what comes from the host
     link_free_s: FloatArray  # (L,)
     read_edge: IntArray  # (m,) as in the tables, those of the vertex in hand as they are moved
-    moving_link: IntArray  # (most reads,) link and end of each transfer for the vertex in hand
-    moving_end_s: FloatArray  # (most reads,)
+    moving_link: (
+        IntArray  # (1 + most reads,) of each transfer for the vertex in hand, the host's first
+    )
+    moving_end_s: FloatArray  # (1 + most reads,) when it leaves a lane of that link
     read_bytes: FloatArray  # (n, D) mean transfer seconds of what meets at a vertex, by device
     read_count: FloatArray  # (n, D) how many tensors that is
     features: FloatArray  # (D, 15)
@@ -133,10 +136,11 @@ def make_state(t: Tables, w: Weights) -> State:
         has_input=np.zeros((len(t.input_bytes), d), np.bool_),
         unread=np.zeros(len(t.tensor_reads), np.int64),
         there_s=np.zeros((len(t.tensor_reads), d)),
+        arrived_s=np.zeros((len(t.arriving_s), d)),
         link_free_s=np.zeros(len(t.lanes)),
         read_edge=t.read_edge.copy(),
-        moving_link=np.zeros(int(t.num_reads.max(initial=0)), np.int64),
-        moving_end_s=np.zeros(int(t.num_reads.max(initial=0))),
+        moving_link=np.zeros(1 + int(t.num_reads.max(initial=0)), np.int64),
+        moving_end_s=np.zeros(1 + int(t.num_reads.max(initial=0))),
         read_bytes=np.zeros((n, d)),
         read_count=np.zeros((n, d)),
         features=np.zeros((d, NUM_FEATURES)),
@@ -330,6 +334,9 @@ def begin(t: Tables, s: State) -> int:
         s.unread[tensor] = t.tensor_reads[tensor]
         for d in range(num_devices):
             s.there_s[tensor, d] = -1.0
+    for x in range(s.arrived_s.shape[0]):
+        for d in range(num_devices):
+            s.arrived_s[x, d] = -1.0
     for link in range(len(s.link_free_s)):
         s.link_free_s[link] = 0.0
     return count
@@ -447,14 +454,14 @@ def goes_before(t: Tables, s: State, e: int, other: int) -> bool:
 @inlined
 def arrive(t: Tables, s: State, v: int, d: int, commit: bool) -> float:
     """When all inputs of v are on d, with the bytes of copies; `commit`: move them there."""
-    first, latest_s = t.read_ptr[v], 0.0
+    first, latest_s = t.read_ptr[v] - 1, come_from_host(t, s, v, d, commit)
     s.added_bytes[d] = 0.0
     for i in range(t.input_ptr[v], t.input_ptr[v + 1]):
         x = t.input[i]
         if not s.has_input[x, d]:
             s.added_bytes[d] += t.input_bytes[x]
             s.has_input[x, d] = commit
-    for i in range(first, t.read_ptr[v + 1]):
+    for i in range(first + 1, t.read_ptr[v + 1]):
         e = s.read_edge[i]
         u, tensor = t.edge_producer[e], t.edge_tensor[e]
         source = s.device[u]
@@ -478,6 +485,28 @@ def arrive(t: Tables, s: State, v: int, d: int, commit: bool) -> float:
                 s.there_s[tensor, d] = at_s
                 if t.lanes[link] > 0:
                     s.link_free_s[link] = s.moving_end_s[i - first]
+        latest_s = max(latest_s, at_s)
+    return latest_s
+
+
+@inlined
+def come_from_host(t: Tables, s: State, v: int, d: int, commit: bool) -> float:
+    """When all that v reads from the host is on d; `commit`: let it come."""
+    latest_s = 0.0
+    s.moving_link[0] = -1
+    for i in range(t.arriving_ptr[v], t.arriving_ptr[v + 1]):
+        x, link = t.arriving[i], t.host_links[d]
+        at_s = s.arrived_s[x, d]
+        if at_s < 0.0:
+            begin_s = s.moving_end_s[0] if s.moving_link[0] == link else s.link_free_s[link]
+            at_s = begin_s + t.arriving_s[x, d] + t.hop_s
+            if t.lanes[link] > 0:
+                s.moving_link[0] = link
+                s.moving_end_s[0] = begin_s + t.arriving_s[x, d] / t.lanes[link]
+            if commit:
+                s.arrived_s[x, d] = at_s
+                if t.lanes[link] > 0:
+                    s.link_free_s[link] = s.moving_end_s[0]
         latest_s = max(latest_s, at_s)
     return latest_s
 

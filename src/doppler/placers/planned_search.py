@@ -55,9 +55,12 @@ def can_plan(problem: Problem) -> bool:
     return problem.topology.has_host_links and problem.may_run_out
 
 
-def without_limits(problem: Problem) -> Problem:
-    """The problem with the same costs on devices whose memory has no limit."""
-    devices = tuple(replace(device, memory_bytes=inf) for device in problem.topology.devices)
+def without_limits(problem: Problem, times: float = inf) -> Problem:
+    """The problem with the same costs on devices without a limit of memory, or so many times it."""
+    devices = tuple(
+        replace(device, memory_bytes=times * device.memory_bytes)
+        for device in problem.topology.devices
+    )
     topology = replace(problem.topology, devices=devices)
     return Problem(problem.graph, topology, GivenCosts(problem.costs))
 
@@ -92,24 +95,30 @@ def search_planned(
     config: PlannedSearchConfig | None = None,
     *,
     seed: int = 0,
+    first: Assignment | None = None,
 ) -> PlannedResult:
     """The fastest assignment with a memory plan found by local search from (V,) `starts`.
 
-    A move is only planned for if it would be no slower than the best so far with unlimited
-    memory. The same seed gives the same result where the budget is a number of evaluations. An
-    `OutOfMemoryError` where no plan is found.
+    The search continues from `first`, which has a plan, if that is given; its result is never
+    slower. Starts and moves are only planned for if they would be no slower than the best so far
+    with unlimited memory. The same seed gives the same result where the budget is a number of
+    evaluations. An `OutOfMemoryError` where no plan is found.
     """
-    return _Search(problem, config or PlannedSearchConfig(), seed).run(starts)
+    return _Search(problem, config or PlannedSearchConfig(), seed, first).run(starts)
 
 
 class _Search:
-    def __init__(self, problem: Problem, config: PlannedSearchConfig, seed: int) -> None:
+    def __init__(
+        self, problem: Problem, config: PlannedSearchConfig, seed: int, first: Assignment | None
+    ) -> None:
         self._problem, self._config, self._seed = problem, config, seed
         self._end = monotonic() + config.seconds
         self._simulator, self._relaxed = Simulator(problem), Simulator(without_limits(problem))
         self._rng = np.random.default_rng([seed, 3])
-        self._best: Assignment | None = None
-        self._best_s, self._plans = inf, 0
+        self._best, self._best_s, self._plans = first, inf, 0
+        if first is not None:
+            self._best_s = self._seconds(first)
+        self._strategy = FIFO  # whose orders have given the best plans
         self._failure: OutOfMemoryError | None = None
         graph = problem.graph
         self._movable = graph.topological_order[~graph.is_input[graph.topological_order]]
@@ -130,15 +139,21 @@ class _Search:
         return PlannedResult(self._best, self._best_s, self._plans, interrupted)
 
     def _begin(self, starts: Sequence[IntArray]) -> None:
-        graph, found = self._problem.graph, np.unique(np.array([*starts, *self._stripes()]), axis=0)
+        """Plan for the starts, the fastest without limits first, and for stripes.
+
+        Without moves, then: only the plan along another order may be faster than `first`.
+        """
+        first = () if self._best is None else (self._best.devices,)
+        graph, stripes = self._problem.graph, self._stripes()
+        found = np.unique(np.array([*starts, *first, *stripes]), axis=0)
         costs_s = self._relaxed.makespans(graph, found)
-        ranked = [found[i] for i in np.argsort(costs_s, kind="stable").tolist()]
-        stripes = {stripe.tobytes() for stripe in self._stripes()}
-        others = [row for row in ranked if row.tobytes() not in stripes]
-        for row in [*others[: self._config.starts], *self._stripes()]:
+        ranked = np.argsort(costs_s, kind="stable").tolist()
+        striped = {stripe.tobytes() for stripe in stripes}
+        others = [i for i in ranked if found[i].tobytes() not in striped][: self._config.starts]
+        for i in [*others, *(i for i in ranked if found[i].tobytes() in striped)]:
             for strategy in ORDERS:
-                if self._best is None or not self._is_over():
-                    self._try(row, strategy)
+                if self._best is None or not (self._is_over() or costs_s[i] > self._best_s):
+                    self._try(found[i], strategy)
 
     def _stripes(self) -> list[IntArray]:
         """Vertices in turn on all devices, and in runs: all links to the host have work then."""
@@ -168,7 +183,7 @@ class _Search:
                 break
             if self._config.evaluations is None and self._is_over():
                 return
-        self._try(devices, FIFO)
+        self._try(devices, self._strategy)
 
     def _try(self, devices: IntArray, strategy: str) -> None:
         self._plans += 1
@@ -179,9 +194,14 @@ class _Search:
         except OutOfMemoryError as error:
             self._failure = self._failure or error
             return
-        cost_s = float(self._simulator.makespans(self._problem.graph, [found], seed=self._seed)[0])
+        cost_s = self._seconds(found)
+        if cost_s < self._best_s:
+            self._strategy = strategy
         if self._best is None or cost_s <= self._best_s:
             self._best, self._best_s = found, cost_s
+
+    def _seconds(self, found: Assignment) -> float:
+        return float(self._simulator.makespans(self._problem.graph, [found], seed=self._seed)[0])
 
     def _moved(self, devices: IntArray) -> IntArray:
         """Other devices for a vertex, for one and what is near it, or for a run of vertices."""

@@ -30,8 +30,10 @@ from doppler.placers.registry import make_placer
 from doppler.placers.search.annealing import (
     BUDGETED,
     INSTANT,
+    LEAST_S,
     InstantClock,
     SearchConfig,
+    SearchResult,
     search,
 )
 from doppler.placers.solution import Member, Solution, solution_of
@@ -44,7 +46,10 @@ from doppler.topology.topology import Topology
 SEARCH = "annealing"
 PLANS_SHARE = 0.5  # of the time left for plans of heuristics' assignments that do not fit
 PLANNED_SEARCH = "memory-plans"  # local search over assignments with memory plans
-RELAXED_SHARE = 0.3  # of the time left, where memory is short, for search without its limits
+RELAXED = (inf, 2.0, 1.25) * 2  # times the memory that searches may assume where it is short ...
+RELAXED_SHARE = 0.5  # ... in this share of the time left, for all of them
+SEEDS = 7919  # between the seeds of searches
+FITTING_SHARE = 0.5  # of the time left then, for what needs no memory plan, where that is the best
 PLANS = 200  # at most, where evaluations bound the search instead of seconds
 MEMORY_AWARE = ("m-etf",)  # where memory has no limit it is `etf`
 EXACT = "cp-sat"
@@ -162,13 +167,10 @@ class AutoPlacer(Shown):
             portfolio.solve_exactly(min(EXACT_SHARE * left, EXACT_MAX_S), repeatable=repeatable)
         left = end - monotonic()
         if (left > 0 or repeatable) and not portfolio.is_done():
-            if portfolio.lacks_memory():
-                portfolio.search_without_limits(max(RELAXED_SHARE * left, 1e-3), evaluations)
-                left = max(end - monotonic(), 1e-3)
-                plans = None if evaluations is None else min(evaluations, PLANS)
-                portfolio.search_plans(left, plans)
+            if can_plan(portfolio.problem):
+                portfolio.search_in_little_memory(end, evaluations)
             else:
-                portfolio.search(max(left, 1e-3), evaluations)
+                portfolio.search(left, evaluations)
 
 
 def _instant(topology: Topology) -> tuple[str, ...]:
@@ -183,6 +185,11 @@ class _Found:
 
     member: Member
     assignment: Assignment
+
+    @property
+    def fits(self) -> bool:
+        """Whether it runs without a memory plan."""
+        return isfinite(self.member.makespan_s) and self.assignment.memory is None
 
 
 class _Portfolio:
@@ -273,34 +280,84 @@ class _Portfolio:
             self.interrupted = solution.interrupted
             self._add(EXACT, solution.assignment, began)
 
-    def lacks_memory(self) -> bool:
-        """Whether the best so far has a memory plan, or none is found that fits."""
-        return can_plan(self.problem) and (
-            self.best().assignment.memory is not None or not self.found_one()
-        )
-
-    def search(
-        self, seconds: float, evaluations: int | None, problem: Problem | None = None
-    ) -> None:
-        """Add what search finds from the best so far; of another `problem` than the own."""
+    def search(self, seconds: float, evaluations: int | None) -> None:
+        """Add what search finds from the best so far."""
         began = monotonic()
-        config = SearchConfig(seconds=seconds, evaluations=evaluations, enough_s=self._enough_s())
-        result = search(problem or self.problem, self._starts(), config, seed=self.seed)
-        self.interrupted = result.interrupted
-        self._add(SEARCH, Assignment(result.devices), began)
+        self._add(SEARCH, Assignment(self._search(seconds, evaluations).devices), began)
         self.plan_waiting(inf)
 
-    def search_without_limits(self, seconds: float, evaluations: int | None) -> None:
-        """Add what search finds where memory has no limit, with a memory plan."""
-        self.search(seconds, evaluations, without_limits(self.problem))
+    def search_in_little_memory(self, end: float, evaluations: int | None) -> None:
+        """Add what search finds with more memory, with memory plans, and what is found from there.
+
+        Where what it finds without a limit runs as fast with it, nothing needs a plan.
+        """
+        binds = self._search_relaxed(RELAXED_SHARE * (end - monotonic()), evaluations)
+        if self.best().fits and not self.is_done():
+            share = FITTING_SHARE if binds else 1.0
+            self.search(share * (end - monotonic()), evaluations)
+        if binds and not self.is_done():
+            plans = None if evaluations is None else min(evaluations, PLANS)
+            self.search_plans(end - monotonic(), plans)
+
+    def _search_relaxed(self, seconds: float, evaluations: int | None) -> bool:
+        """Add the fastest that searches find with more memory; whether memory is a concern.
+
+        Assignments that are equally fast without limits differ much with their memory plans: many
+        short searches, some with a limit, are better than a long one.
+        """
+        began, best, best_s = monotonic(), self.best().assignment, self._best_s()
+        part = None if evaluations is None else max(evaluations // len(RELAXED), 1)
+        planned_before = (found.assignment for found in self.found if found.assignment.memory)
+        seen = {assignment.devices.tobytes() for assignment in planned_before}
+        for number, times in enumerate(RELAXED):
+            relaxed = without_limits(self.problem, times)
+            result = self._search(seconds / len(RELAXED), part, relaxed, number)
+            found = Assignment(result.devices)
+            found_s, key = self._seconds(found), found.devices.tobytes()
+            waits = found_s > result.cost_s * (1 + ROUNDING)  # for memory, or forever
+            if found_s < best_s:
+                best, best_s = found, found_s
+            if waits and result.cost_s < best_s and key not in seen:
+                with suppress(OutOfMemoryError):
+                    found, found_s = planned(self.problem, found, seed=self.seed)
+                if found_s < best_s:
+                    best, best_s = found, found_s
+            seen.add(key)
+            is_late = evaluations is None and monotonic() > began + seconds
+            if self.interrupted or is_late or not (waits or times < inf):
+                break
+        self._add(SEARCH, best, began)
+        return waits or times < inf
+
+    def _search(
+        self,
+        seconds: float,
+        evaluations: int | None,
+        problem: Problem | None = None,
+        number: int = 0,
+    ) -> SearchResult:
+        """What search finds from the best so far; of another `problem` than the own."""
+        config = SearchConfig(
+            seconds=max(seconds, LEAST_S), evaluations=evaluations, enough_s=self._enough_s()
+        )
+        seed = self.seed + SEEDS * number
+        result = search(problem or self.problem, self._starts(), config, seed=seed)
+        self.interrupted = result.interrupted
+        return result
 
     def search_plans(self, seconds: float, evaluations: int | None) -> None:
         """Add what search over assignments and their memory plans finds from the best so far."""
         with self._member(PLANNED_SEARCH) as began:
             config = PlannedSearchConfig(
-                seconds=seconds, evaluations=evaluations, enough_s=self._enough_s()
+                seconds=max(seconds, LEAST_S), evaluations=evaluations, enough_s=self._enough_s()
             )
-            result = search_planned(self.problem, self._starts(), config, seed=self.seed)
+            with_plan = [found for found in self.found if found.assignment.memory is not None]
+            first = min(with_plan, key=lambda found: found.member.makespan_s, default=None)
+            result = search_planned(
+                *(self.problem, self._starts() if first is None else [], config),
+                seed=self.seed,
+                first=None if first is None else first.assignment,
+            )
             self.interrupted = self.interrupted or result.interrupted
             self._add(PLANNED_SEARCH, result.assignment, began)
 
@@ -324,10 +381,13 @@ class _Portfolio:
             self.members.append(Member(name, inf, monotonic() - began, what))
 
     def _add(self, name: str, assignment: Assignment, began: float) -> None:
-        graph = self.problem.graph
-        makespan_s = float(self._simulator.makespans(graph, [assignment], seed=self.seed)[0])
+        makespan_s = self._seconds(assignment)
         if not isfinite(makespan_s) and can_plan(self.problem):
             self._waiting.append(len(self.found))
         member = Member(name, makespan_s, monotonic() - began)
         self.members.append(member)
         self.found.append(_Found(member, assignment))
+
+    def _seconds(self, assignment: Assignment) -> float:
+        found_s = self._simulator.makespans(self.problem.graph, [assignment], seed=self.seed)
+        return float(found_s[0])
