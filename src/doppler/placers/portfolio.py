@@ -57,6 +57,7 @@ LEARNED_S = 3e-6  # of a policy's first assignment, by vertex and device
 SLACK_S = 0.1  # that a member may exceed its share by
 LEARNED_SHARE = 0.25  # of the budget, in which the policy is sampled
 INSTANT_SHARE = 0.5  # of the budget, for the heuristics; search has the rest
+INSTANT_SHARE_WITH_POLICY = 0.1  # the same where a policy follows, which is mostly better
 EXACT_VERTICES = 30  # up to which an exact solver often ends in seconds
 EXACT_SHARE = 0.5  # of the time left; the rest is for search
 EXACT_MAX_S = 3600.0  # however long the budget is
@@ -65,8 +66,8 @@ EXACT_MAX_S = 3600.0  # however long the budget is
 class AutoPlacer(Shown):
     """The best of the instant heuristics, of an exact solver if small, and of search from there.
 
-    With a policy, its samples come first, and search begins at the best of them where that is
-    better. Without one it takes the policy that comes with the package, if one does.
+    With a policy, the heuristics have little time and its samples follow; search begins at the best
+    of them where that is better. Without one it takes the policy that comes with the package, if one does.
 
     Stops early where the makespan reaches a lower bound, so that nothing can be better.
     """
@@ -144,18 +145,14 @@ class AutoPlacer(Shown):
     def _run(self, portfolio: "_Portfolio", seconds: float, evaluations: int | None) -> None:
         """Let the members find what they can in that time, or until nothing can be better."""
         end, repeatable = portfolio.began + seconds, evaluations is not None
-        if self.learned is not None and (repeatable or portfolio.has_time_for_policy(seconds)):
+        has_policy = self.learned is not None and (
+            repeatable or portfolio.has_time_for_policy(seconds)
+        )
+        share = INSTANT_SHARE_WITH_POLICY if has_policy else INSTANT_SHARE
+        self._run_instant(portfolio, inf if repeatable else share * seconds)
+        if self.learned is not None and has_policy:
             has_limit = repeatable or self.learned.seconds is not None
             portfolio.run(self.learned, None if has_limit else LEARNED_SHARE * seconds)
-        topology = portfolio.problem.topology
-        instant = _instant(topology) if self.instant is None else self.instant
-        clock = InstantClock(end - (1 - INSTANT_SHARE) * seconds - monotonic())
-        for name in track(instant, "heuristics"):
-            if not clock.has_time(name) and portfolio.found_one() and not repeatable:
-                break
-            budget_s = clock.left_s if name in BUDGETED and not repeatable else None
-            with clock.timing():
-                portfolio.run(make_placer(name), budget_s)
         left = end - monotonic()
         portfolio.plan_waiting(inf if repeatable else end - (1 - PLANS_SHARE) * left)
         if not portfolio.found:
@@ -171,6 +168,21 @@ class AutoPlacer(Shown):
                 portfolio.search_in_little_memory(end, evaluations)
             else:
                 portfolio.search(left, evaluations)
+
+    def _run_instant(self, portfolio: "_Portfolio", seconds: float) -> None:
+        """Let heuristics run, the quickest first, as many as end in time; one that runs at least.
+
+        They come before the policy: nothing that takes a moment only is left out for want of time.
+        """
+        topology = portfolio.problem.topology
+        instant = _instant(topology) if self.instant is None else self.instant
+        clock = InstantClock(seconds)
+        for name in track(instant, "heuristics"):
+            if not clock.has_time(name) and portfolio.found_one():
+                break
+            budget_s = clock.left_s if name in BUDGETED and isfinite(seconds) else None
+            with clock.timing():
+                portfolio.run(make_placer(name), budget_s)
 
 
 def _instant(topology: Topology) -> tuple[str, ...]:
