@@ -30,6 +30,7 @@ from doppler.reproduce.placements import ON_ONE
 
 HEURISTICS = ("critical-path", "critical-path:blind", "enumerative")
 RIVALS = ("placeto", "gdp")
+MORE_RIVALS = ("seq2seq",)  # not in the paper
 NEGLIGIBLE = 0.01  # share of a makespan
 PARTS = {"both": "", "only-sel": "only-sel", "only-plc": "only-plc"}  # rows and variants
 Rows = dict[str, dict[str, list[PaperJob]]]  # by row and graph
@@ -131,7 +132,12 @@ class Placement(PlacementTable):
     def __init__(self, settings: Settings) -> None:
         placers = (*HEURISTICS, "auto")
         super().__init__(
-            settings, "p100x4", "placement", placers=placers, rivals=RIVALS, variants=True
+            settings,
+            "p100x4",
+            "placement",
+            placers=placers,
+            rivals=(*RIVALS, *MORE_RIVALS),
+            variants=True,
         )
 
     def find(self, results: Results) -> Found:
