@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from doppler.reproduce.budgets import Settings
 from doppler.reproduce.findings import (
+    Chart,
     Claim,
     FigureTable,
     Inequality,
-    LineChart,
     Spread,
     cannot_test,
     check,
@@ -34,7 +34,7 @@ MORE_RIVALS = ("seq2seq",)  # not in the paper
 NEGLIGIBLE = 0.01  # share of a makespan
 PARTS = {"both": "", "only-sel": "only-sel", "only-plc": "only-plc"}  # rows and variants
 Rows = dict[str, dict[str, list[PaperJob]]]  # by row and graph
-Found = tuple[list[FigureTable], list[Claim], list[LineChart]]
+Found = tuple[Sequence[FigureTable], Sequence[Claim], Sequence[Chart]]
 
 
 def _compare(
