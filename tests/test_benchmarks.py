@@ -409,3 +409,18 @@ def test_the_table_of_scale(printed: Printed) -> None:
     _, _, one, two = (line.split(" | ") for line in table.splitlines())
     assert (one[1], one[5]) == ("8", "0")
     assert two[1] == "16"
+
+
+def test_heuristics_are_no_worse_than_stored_and_a_worse_one_fails(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    quality = importlib.import_module("quality")
+    for name in quality.HEURISTICS:
+        quality.main(["--only", f"{name}/chainmm"])
+    assert capsys.readouterr().out.count("  ok") == len(quality.HEURISTICS)
+    stored = tmp_path / "quality.toml"
+    stored.write_text('[ms]\n"enumerative/ffnn" = [47.0, 47.0, 47.0]\n')
+    monkeypatch.setattr(quality, "STORED", stored)
+    with pytest.raises(SystemExit, match="worse than stored: enumerative/ffnn"):
+        quality.main(["--only", "enumerative/ffnn"])
