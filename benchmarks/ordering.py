@@ -210,7 +210,8 @@ def measure(variant: Variant, graph: str, episodes: int) -> Result:
         "imitation": min(QUICK.imitation, episodes),
     }
     found["doppler_ms"] = [
-        best_ms(trained(problem, variant.noise, found, seed)[None]) for seed in range(SEEDS)
+        best_ms(trained(problem, variant.noise, found, seed)[None])
+        for seed in range(SEEDS if episodes else 0)
     ]
     return found
 
@@ -252,14 +253,21 @@ def show(paths: list[Path]) -> None:
     print("| " + " | ".join(heads) + " |\n|" + "---|" * len(heads))
     for row in rows:
         print("| " + " | ".join(row) + " |")
-    some = next(iter(results.values()))
-    counts = " or ".join(map(str, sorted({row["episodes"] for row in results.values()})))
+    trained = [row for row in results.values() if row["doppler_ms"]]
+    counts, imitation, seeds = (
+        " or ".join(map(str, sorted(set(values))))
+        for values in (
+            [row["episodes"] for row in trained],
+            [row["imitation"] for row in trained],
+            [len(row["doppler_ms"]) for row in trained],
+        )
+    )
     print(
         "\nDOPPLER and search: percent from EnumOpt. Critical path, in four forms: times EnumOpt, "
         f"best of {RUNS}; in brackets on how many graphs DOPPLER is below EnumOpt and EnumOpt "
         "below that form, by the rule of verdicts. DOPPLER: preset `paper`, best of the run, mean "
-        f"of {len(some['doppler_ms'])} seeds, {counts} episodes of Stage II after "
-        f"{some['imitation']} of Stage I. Search: {MOVES:,} evaluations."
+        f"of {seeds} seeds, {counts} episodes of Stage II after {imitation} of Stage I; – where it "
+        f"was not trained. Search: {MOVES:,} evaluations."
     )
 
 
@@ -267,15 +275,19 @@ def _row(variant: Variant, kept: list[Result]) -> tuple[str, ...]:
     base = [row["enumerative_ms"] for row in kept]
     pairs = list(zip(kept, base, strict=True))
     learned = [spread(row["doppler_ms"]) for row in kept]
+    is_trained = all(one.count for one in learned)
     ahead = [is_below(one, Spread(ms)) for one, ms in zip(learned, base, strict=True)]
     forms = []
     for form in FORMS:
         ratios = ", ".join(f"{row['forms_ms'][form] / ms:.2f}" for row, ms in pairs)
         last = [is_below(Spread(ms), Spread(row["forms_ms"][form])) for row, ms in pairs]
-        forms.append(f"{ratios} ({sum(map(all, zip(ahead, last, strict=True)))})")
+        count = f" ({sum(map(all, zip(ahead, last, strict=True)))})" if is_trained else ""
+        forms.append(ratios + count)
     cells = (
         [f"{ms:.0f}" for ms in base],
-        [_change(one.mean, ms) for one, ms in zip(learned, base, strict=True)],
+        [_change(one.mean, ms) for one, ms in zip(learned, base, strict=True)]
+        if is_trained
+        else ["–"],
         [_change(row["search_ms"], ms) for row, ms in pairs],
     )
     return variant.text, *(", ".join(cell) for cell in cells), *forms
@@ -291,7 +303,7 @@ def main() -> None:
     verbs = parser.add_subparsers(dest="verb", required=True)
     new = verbs.add_parser("run")
     new.add_argument("jobs", nargs="*", default=["*"], metavar="VARIANT/GRAPH", help="patterns")
-    new.add_argument("--episodes", type=int, help="of Stage II; those of `quick` if left out")
+    new.add_argument("--episodes", type=int, default=-1, help="of Stage II; 0: DOPPLER is left out")
     new.add_argument("--part", type=part_of, default=(0, 1), help="which of how many: 0/2")
     results = Path(tempfile.gettempdir()) / "ordering.jsonl"
     new.add_argument("--results", type=Path, default=results)
@@ -304,7 +316,8 @@ def main() -> None:
 
     def do(job: Job) -> Result:
         name, _, graph = job.name.partition("/")
-        return measure(VARIANTS[name], graph, args.episodes or QUICK.episodes[graph])
+        episodes = QUICK.episodes[graph] if args.episodes < 0 else args.episodes
+        return measure(VARIANTS[name], graph, episodes)
 
     run_jobs(jobs, args.jobs, do, args.results, args.part)
 

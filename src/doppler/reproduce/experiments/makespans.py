@@ -180,15 +180,15 @@ class MemoryEightGb(PlacementTable):
     """App. H.1."""
 
     def __init__(self, settings: Settings) -> None:
-        placers = ("critical-path", "enumerative", "auto")
-        super().__init__(settings, "p100x4-8gb", "memory-8gb", placers=placers)
+        placers = (ON_ONE, "critical-path", "enumerative", "auto")
+        super().__init__(settings, "p100x4-8gb", "memory-8gb", placers=placers, rivals=("placeto",))
 
     def find(self, results: Results) -> Found:
         """Tables and claims."""
         doppler = self.best(results, "doppler")
         claims = [
             claim(f"DOPPLER is below {row} with 8 GB", _compare(doppler, self.best(results, row)))
-            for row in ("critical-path", "enumerative")
+            for row in (ONE_GPU, "critical-path", "placeto", "enumerative")
         ]
         return self.tables(results), claims, []
 
