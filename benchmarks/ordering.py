@@ -5,7 +5,8 @@
 
 Every variant changes one thing of `p100x4` (or several). On it EnumOpt, four forms of the critical
 path, a search and DOPPLER place the paper's graphs. DOPPLER is trained on the variant itself, as
-the paper's Stage III is on the system: preset `paper` at the budget `quick`, best of the run.
+the paper's Stage III is on the system: preset `default`, with the search of its expert and without,
+best of the run.
 """
 
 import argparse
@@ -36,6 +37,7 @@ from doppler.training.trainer import Trainer
 
 MACHINE, RUNS = "p100x4", 50  # assignments of a critical path (Sec. 6.1)
 MOVES = 20_000  # evaluations of the search
+IMITATION, EPISODES = 512, 1024  # of a training
 SEEDS, DRAWS = QUICK.seeds, QUICK.draws
 LITTLE = 1e-6  # share of a transfer's time that decides ties only
 
@@ -171,6 +173,7 @@ class EarliestAvailable:
         return devices
 
 
+LEARNED = {"doppler_ms": True, "alone_ms": False}  # and whether an expert searches
 FORMS = {
     "critical-path": "knows transfers",
     "critical-path:blind": "blind, ties at random",
@@ -206,24 +209,27 @@ def measure(variant: Variant, graph: str, episodes: int) -> Result:
         "search_ms": best_ms(searched.devices[None]),
         "enumerative_ms": best_ms(make_placer("enumerative").place(problem).devices[None]),
         "forms_ms": {form: best_ms(candidates(form, problem)) for form in FORMS},
-        "episodes": episodes,
-        "imitation": min(QUICK.imitation, episodes),
+        "episodes": [min(IMITATION, episodes), episodes],
     }
-    found["doppler_ms"] = [
-        best_ms(trained(problem, variant.noise, found, seed)[None])
-        for seed in range(SEEDS if episodes else 0)
-    ]
+    for name, expert in LEARNED.items():
+        found[name] = [
+            best_ms(trained(problem, variant.noise, found["episodes"], seed, expert=expert)[None])
+            for seed in range(SEEDS if episodes else 0)
+        ]
     return found
 
 
-def trained(problem: Problem, noise: Noise, budget: Result, seed: int) -> IntArray:
-    """The best assignment of a training in preset `paper`."""
-    config = preset("paper")
+def trained(
+    problem: Problem, noise: Noise, episodes: Sequence[int], seed: int, *, expert: bool
+) -> IntArray:
+    """The best assignment of a training."""
+    config = preset("default")
+    sim = replace(config.sim, episodes=episodes[1])
     config = replace(
         config,
         stages=("imitation", "sim"),
-        imitation=replace(config.imitation, episodes=budget["imitation"]),
-        sim=replace(config.sim, episodes=budget["episodes"]),
+        imitation=replace(config.imitation, episodes=episodes[0]),
+        sim=sim if expert else replace(sim, expert=None),
         noise=noise,
         limit_memory=False,
         seed=seed,
@@ -239,58 +245,48 @@ def show(paths: list[Path]) -> None:
     """Everything relative to EnumOpt, and on how many graphs the order is there."""
     results, theirs = read(paths), paper("placement")
     base = {g: theirs["enumerative"][g].mean for g in FOUR}
-    learned = [_change(theirs["doppler-sys"][g].mean, base[g]) for g in FOUR]
-    path = [f"{theirs['critical-path'][g].mean / base[g]:.2f}" for g in FOUR]
-    first = [", ".join(cells) for cells in ([f"{base[g]:.0f}" for g in FOUR], learned)]
-    rows = [("*the paper*", *first, "", *[f"{', '.join(path)}"] * len(FORMS))]
+    learned = ", ".join(_change(theirs["doppler-sys"][g].mean, base[g]) for g in FOUR)
+    path = ", ".join(f"{theirs['critical-path'][g].mean / base[g]:.2f}" for g in FOUR)
+    ms = ", ".join(f"{base[g]:.0f}" for g in FOUR)
+    rows = [("*the paper*", ms, learned, learned, "", *[path] * len(FORMS))]
     for name, variant in VARIANTS.items():
         found = [results.get(f"{name}/{g}") for g in FOUR]
         kept = [row for row in found if row is not None]
         if len(kept) == len(FOUR):
             rows.append(_row(variant, kept))
     print("\nIn each cell: ChainMM, FFNN, Llama-block, Llama-layer.\n")
-    heads = ["the simulator", "EnumOpt, ms", "DOPPLER", "search", *FORMS.values()]
+    heads = ["the simulator", "EnumOpt, ms", "DOPPLER", "without expert", "search"]
+    heads += FORMS.values()
     print("| " + " | ".join(heads) + " |\n|" + "---|" * len(heads))
     for row in rows:
         print("| " + " | ".join(row) + " |")
-    trained = [row for row in results.values() if row["doppler_ms"]]
-    counts, imitation, seeds = (
-        " or ".join(map(str, sorted(set(values))))
-        for values in (
-            [row["episodes"] for row in trained],
-            [row["imitation"] for row in trained],
-            [len(row["doppler_ms"]) for row in trained],
-        )
-    )
+    some = next(row for row in results.values() if row["doppler_ms"])
     print(
         "\nDOPPLER and search: percent from EnumOpt. Critical path, in four forms: times EnumOpt, "
         f"best of {RUNS}; in brackets on how many graphs DOPPLER is below EnumOpt and EnumOpt "
-        "below that form, by the rule of verdicts. DOPPLER: preset `paper`, best of the run, mean "
-        f"of {seeds} seeds, {counts} episodes of Stage II after {imitation} of Stage I; – where it "
-        f"was not trained. Search: {MOVES:,} evaluations."
+        "below that form, by the rule of verdicts; – where DOPPLER was not trained. It has preset "
+        f"`default`: best of the run, mean of {len(some['doppler_ms'])} seeds, "
+        f"{some['episodes'][1]:,} episodes of Stage II after {some['episodes'][0]:,} of Stage I. "
+        f"Search: {MOVES:,} evaluations."
     )
 
 
 def _row(variant: Variant, kept: list[Result]) -> tuple[str, ...]:
     base = [row["enumerative_ms"] for row in kept]
     pairs = list(zip(kept, base, strict=True))
-    learned = [spread(row["doppler_ms"]) for row in kept]
-    is_trained = all(one.count for one in learned)
-    ahead = [is_below(one, Spread(ms)) for one, ms in zip(learned, base, strict=True)]
+    is_trained = all(row["doppler_ms"] for row in kept)
+    ahead = [is_below(spread(row["doppler_ms"]), Spread(ms)) for row, ms in pairs]
     forms = []
     for form in FORMS:
         ratios = ", ".join(f"{row['forms_ms'][form] / ms:.2f}" for row, ms in pairs)
         last = [is_below(Spread(ms), Spread(row["forms_ms"][form])) for row, ms in pairs]
-        count = f" ({sum(map(all, zip(ahead, last, strict=True)))})" if is_trained else ""
-        forms.append(ratios + count)
-    cells = (
-        [f"{ms:.0f}" for ms in base],
-        [_change(one.mean, ms) for one, ms in zip(learned, base, strict=True)]
-        if is_trained
-        else ["–"],
-        [_change(row["search_ms"], ms) for row, ms in pairs],
-    )
-    return variant.text, *(", ".join(cell) for cell in cells), *forms
+        count = sum(map(all, zip(ahead, last, strict=True)))
+        forms.append(f"{ratios} ({count if is_trained else '–'})")
+    changes = [
+        ", ".join(_change(float(np.mean(row[key])), ms) for row, ms in pairs) if has else "–"
+        for key, has in (*((name, is_trained) for name in LEARNED), ("search_ms", True))
+    ]
+    return variant.text, ", ".join(f"{ms:.0f}" for ms in base), *changes, *forms
 
 
 def _change(ms: float, base: float) -> str:
@@ -303,7 +299,9 @@ def main() -> None:
     verbs = parser.add_subparsers(dest="verb", required=True)
     new = verbs.add_parser("run")
     new.add_argument("jobs", nargs="*", default=["*"], metavar="VARIANT/GRAPH", help="patterns")
-    new.add_argument("--episodes", type=int, default=-1, help="of Stage II; 0: DOPPLER is left out")
+    new.add_argument(
+        "--episodes", type=int, default=EPISODES, help="of Stage II; 0: none is trained"
+    )
     new.add_argument("--part", type=part_of, default=(0, 1), help="which of how many: 0/2")
     results = Path(tempfile.gettempdir()) / "ordering.jsonl"
     new.add_argument("--results", type=Path, default=results)
@@ -316,8 +314,7 @@ def main() -> None:
 
     def do(job: Job) -> Result:
         name, _, graph = job.name.partition("/")
-        episodes = QUICK.episodes[graph] if args.episodes < 0 else args.episodes
-        return measure(VARIANTS[name], graph, episodes)
+        return measure(VARIANTS[name], graph, args.episodes)
 
     run_jobs(jobs, args.jobs, do, args.results, args.part)
 
