@@ -1,8 +1,11 @@
 """The page of the documentation says what the committed data say."""
 
+import importlib
 import json
 import re
 from pathlib import Path
+
+import pytest
 
 from doppler.reproduce.findings import from_json
 from doppler.reproduce.pages import overview
@@ -23,3 +26,16 @@ def test_verdicts_on_the_page_are_those_of_the_data() -> None:
     shown = re.search(r"(?s)<!-- verdicts -->\n(.*?)<!-- /verdicts -->", PAGE.read_text("utf-8"))
     assert shown is not None
     assert shown[1].strip() == overview(found)
+
+
+def test_figures_of_the_order_are_those_of_its_table(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    importlib.import_module("ordering").show([DATA.with_name("ordering.jsonl")])
+    shown = capsys.readouterr().out
+    text = PAGE.read_text("utf-8").partition("## What it takes")[2].partition("<!-- table")[0]
+    figures = re.findall(r"\d+\.\d+", text)
+    assert len(figures) > 20
+    assert [figure for figure in figures if figure not in shown] == []
