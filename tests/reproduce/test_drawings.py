@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from doppler.reproduce.budgets import settings_of
-from doppler.reproduce.findings import Drawing, Finding, LineChart
+from doppler.reproduce.findings import AssignmentDrawing, Finding, LineChart
 from doppler.reproduce.jobs import PaperJob, Results
 from doppler.reproduce.placements import problem_of
 from doppler.reproduce.registry import experiment, find
@@ -33,13 +33,13 @@ def found(label: str) -> Finding:
     [("assignments", 10, 0), ("utilization", 4, 4), ("selection-order", 5, 0)],
 )
 def test_labels_of_pictures_have_drawings(label: str, graphs: int, timelines: int) -> None:
-    drawings = [c for c in found(label).charts if isinstance(c, Drawing)]
+    drawings = [c for c in found(label).charts if isinstance(c, AssignmentDrawing)]
     assert sum(not d.timeline for d in drawings) == graphs
     assert sum(d.timeline for d in drawings) == timelines
 
 
 def test_the_order_is_drawn_step_by_step() -> None:
-    steps = [c for c in found("selection-order").charts if isinstance(c, Drawing)]
+    steps = [c for c in found("selection-order").charts if isinstance(c, AssignmentDrawing)]
     placed = [sum(device >= 0 for device in d.devices) for d in steps]
     assert placed == [int(d.title.rpartition(" ")[2]) for d in steps] == [78, 86, 94, 146, 153]
 

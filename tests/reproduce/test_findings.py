@@ -8,8 +8,8 @@ from doppler.reproduce.findings import (
     FAILS,
     HOLDS,
     UNTESTED,
+    AssignmentDrawing,
     Claim,
-    Drawing,
     FigureTable,
     Finding,
     Inequality,
@@ -31,7 +31,7 @@ NOTHING = Spread(float("nan"), 0.0, 0)
 def finding(*claims: Claim) -> Finding:
     table = FigureTable("ms", ("method", "chainmm"), (("doppler", "100.0 ± 1.0"),))
     chart = LineChart("runs", "executions", "ms", {"I": [[0.0, 1.0], [2.0, 3.0]]})
-    drawing = Drawing("ffnn", "p100x4", "ffnn", [-1, 0, 1], timeline=True)
+    drawing = AssignmentDrawing("ffnn", "p100x4", "ffnn", [-1, 0, 1], timeline=True)
     origin = {"budget": "quick", "executor": "sim"}
     return Finding(
         *("seeds", "five seeds", "App. G.2", "2 seeds."), (table,), claims, (chart, drawing), origin

@@ -127,7 +127,7 @@ class LineChart:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawing:
+class AssignmentDrawing:
     """An assignment to draw: the graph in the colours of devices, or the timeline of its run."""
 
     title: str
@@ -137,7 +137,7 @@ class Drawing:
     timeline: bool = False  # instead of the graph
 
 
-Chart = LineChart | Drawing
+Chart = LineChart | AssignmentDrawing
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,5 +185,7 @@ def from_json(values: dict[str, Any]) -> Finding:
         for t in kept.pop("tables")
     )
     claims = tuple(Claim(**c) for c in kept.pop("claims"))
-    charts = tuple(Drawing(**c) if "machine" in c else LineChart(**c) for c in kept.pop("charts"))
+    charts = tuple(
+        AssignmentDrawing(**c) if "machine" in c else LineChart(**c) for c in kept.pop("charts")
+    )
     return Finding(**kept, tables=tables, claims=claims, charts=charts)

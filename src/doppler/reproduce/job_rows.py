@@ -209,7 +209,8 @@ def _episodes(parameters: Result) -> str:
     """Episodes of Stage II and, where the method has it, Stage I."""
     from doppler.reproduce.learning import config_of
 
-    stages = config_of(parameters).stages
+    config = config_of(parameters)
+    stages = config.with_stages(from_nothing="start" not in parameters).stages
     counts = {"sim": parameters["episodes"], "imitation": parameters["imitation"]}
     return " + ".join(f"{count if stage in stages else 0:,}" for stage, count in counts.items())
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from doppler.base.figures import new_axes, settings, write_figure
 from doppler.graph.plotting import plot_graph
-from doppler.reproduce.findings import Chart, Drawing, Finding, LineChart
+from doppler.reproduce.findings import AssignmentDrawing, Chart, Finding, LineChart
 from doppler.reproduce.placements import problem_of, trace_of
 
 WIDTH, HEIGHT = 4.5, 3.0  # inches
@@ -15,10 +15,10 @@ WIDTH, HEIGHT = 4.5, 3.0  # inches
 
 def draw(chart: Chart) -> Any:
     """A figure of a chart or of an assignment."""
-    return _assignment(chart) if isinstance(chart, Drawing) else _lines(chart)
+    return _assignment(chart) if isinstance(chart, AssignmentDrawing) else _lines(chart)
 
 
-def _assignment(drawing: Drawing) -> Any:
+def _assignment(drawing: AssignmentDrawing) -> Any:
     problem = problem_of(drawing.machine, drawing.graph)
     if drawing.timeline:
         figure = trace_of(problem, drawing.devices).plot()

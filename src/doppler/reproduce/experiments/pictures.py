@@ -13,7 +13,15 @@ from doppler.placers.bounds.lower import bounds_of
 from doppler.problem import Problem
 from doppler.reproduce.budgets import Settings
 from doppler.reproduce.experiments.makespans import Found
-from doppler.reproduce.findings import Drawing, Inequality, LineChart, Spread, check, claim, spread
+from doppler.reproduce.findings import (
+    AssignmentDrawing,
+    Inequality,
+    LineChart,
+    Spread,
+    check,
+    claim,
+    spread,
+)
 from doppler.reproduce.job_rows import JobMaker, plain
 from doppler.reproduce.jobs import PaperJob, Result, Results
 from doppler.reproduce.placements import CHAIN, problem_of, trace_of
@@ -125,7 +133,7 @@ class Assignments:
             balance = spread(imbalance(trace) for trace in traces)
             kept = spread(100 * kept_reads(problem, each) for each in devices)
             rows.append((g, method, balance, moved[method, g], kept, len(jobs)))
-            drawings.append(Drawing(f"{g}, {method}", "p100x4", g, devices[0]))
+            drawings.append(AssignmentDrawing(f"{g}, {method}", "p100x4", g, devices[0]))
         ours = [r for r in rows if r[1] == "doppler"]
         claims = [
             check(
@@ -178,7 +186,8 @@ class Utilization:
                 traces = [trace_of(problem, each) for each in devices]
                 name = f"{g}, {method}"
                 drawings += [
-                    Drawing(name, "p100x4", g, devices[0], timeline) for timeline in (False, True)
+                    AssignmentDrawing(name, "p100x4", g, devices[0], timeline)
+                    for timeline in (False, True)
                 ]
                 over = [busy_over_time(trace) for trace in traces]
                 late = spread(100 * _late(trace) for trace in traces)
@@ -262,7 +271,7 @@ class SelectionOrder:
         shown = [(i, f"{a:.2f}", f"{b:.1f}", f"{c:.1f}") for i, a, b, c in rows]
         first = results[self.learned[0]]
         drawings = [
-            Drawing(
+            AssignmentDrawing(
                 f"llama-block, after step {step}",
                 "p100x4",
                 "llama-block",
