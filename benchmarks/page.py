@@ -31,8 +31,10 @@ LOADS, STEPS, CHANGES = 3, 60, 10
 FRAMES = """() => { const times = []; window.frameTimes = times; const note = (time) => {
     if (window.frameTimes !== times) return; times.push(time); requestAnimationFrame(note); };
     requestAnimationFrame(note); }"""
-CHANGE = """async ([vertex, device]) => { const begun = performance.now(), { whatIf } = report;
-    whatIf.pick([vertex], false); await whatIf.move(device);
+# A vertex is selected, and half a second later moved, as by a person.
+CHANGE = """async ([vertex, device]) => { const { whatIf } = report;
+    whatIf.pick([vertex], false); await new Promise((done) => setTimeout(done, 500));
+    const begun = performance.now(); await whatIf.move(device);
     await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
     return performance.now() - begun; }"""
 

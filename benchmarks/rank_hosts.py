@@ -35,7 +35,7 @@ from doppler.machine.hosts import probe_hosts
 
 SPACES = ("doppler-a", "doppler-b")
 CLONE_NEWNET = 0x40000000
-PLACERS = ("round-robin", "critical-path", "heft", "enumerative", "single")
+PLACERS = ("round-robin", "critical-path", "heft", "enumerative", "single", "auto")
 
 
 def run(*command: str, check: bool = True) -> bool:

@@ -395,6 +395,21 @@ def test_page(printed: Printed, chromium: str) -> None:
         assert what in shown
 
 
+def test_ordering(tmp_path: Path, printed: Printed) -> None:
+    results, more = tmp_path / "results.jsonl", tmp_path / "more.jsonl"
+    few = {"MOVES": 100, "RUNS": 2}
+    job = ("run", "uneven/chainmm", "--results", str(results), "--episodes", "1")
+    printed("ordering", job, **few)
+    (row,) = [json.loads(line) for line in results.read_text().splitlines()]
+    assert row["bound_ms"] < row["search_ms"] <= row["enumerative_ms"]
+    assert len(row["doppler_ms"]) == 2
+    names = [f"uneven/{g}" for g in ("chainmm", "ffnn", "llama-block", "llama-layer")]
+    more.write_text("".join(json.dumps(row | {"job": name}) + "\n" for name in names))
+    (shown,) = printed("ordering", ("show", str(more)), **few)
+    assert "| *the paper* | 139, 50, 173, 175 | −11.2, −5.6, −7.2, −13.8 |" in shown
+    assert "| one device at 85 % of its speed | 140, 140, 140, 140 |" in shown
+
+
 def test_quality_is_worse_only_beyond_chance(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(FOLDER))
     is_worse = importlib.import_module("quality").is_worse
@@ -409,3 +424,18 @@ def test_the_table_of_scale(printed: Printed) -> None:
     _, _, one, two = (line.split(" | ") for line in table.splitlines())
     assert (one[1], one[5]) == ("8", "0")
     assert two[1] == "16"
+
+
+def test_heuristics_are_no_worse_than_stored_and_a_worse_one_fails(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    quality = importlib.import_module("quality")
+    for name in quality.HEURISTICS:
+        quality.main(["--only", f"{name}/chainmm"])
+    assert capsys.readouterr().out.count("  ok") == len(quality.HEURISTICS)
+    stored = tmp_path / "quality.toml"
+    stored.write_text('[ms]\n"enumerative/ffnn" = [47.0, 47.0, 47.0]\n')
+    monkeypatch.setattr(quality, "STORED", stored)
+    with pytest.raises(SystemExit, match="worse than stored: enumerative/ffnn"):
+        quality.main(["--only", "enumerative/ffnn"])

@@ -8,6 +8,7 @@ from doppler.reproduce.findings import (
     FAILS,
     HOLDS,
     UNTESTED,
+    AssignmentDrawing,
     Claim,
     FigureTable,
     Finding,
@@ -30,9 +31,10 @@ NOTHING = Spread(float("nan"), 0.0, 0)
 def finding(*claims: Claim) -> Finding:
     table = FigureTable("ms", ("method", "chainmm"), (("doppler", "100.0 ± 1.0"),))
     chart = LineChart("runs", "executions", "ms", {"I": [[0.0, 1.0], [2.0, 3.0]]})
+    drawing = AssignmentDrawing("ffnn", "p100x4", "ffnn", [-1, 0, 1], timeline=True)
     origin = {"budget": "quick", "executor": "sim"}
     return Finding(
-        *("seeds", "five seeds", "App. G.2", "2 seeds."), (table,), claims, (chart,), origin
+        *("seeds", "five seeds", "App. G.2", "2 seeds."), (table,), claims, (chart, drawing), origin
     )
 
 

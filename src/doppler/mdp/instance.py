@@ -180,7 +180,7 @@ def _arrival_tables(problem: Problem) -> dict[str, Any]:
     seconds, links = np.zeros((0, topology.num_devices)), np.full(topology.num_devices, -1)
     if len(tensor):
         links = np.array(topology.host_links, np.int64)
-        seconds = problem.transfer_s[np.ix_(tensor, links)]
+        seconds = problem.transfer_s(tensor[:, None], links)
     return {
         "arriving_ptr": arriving_ptr,
         "arriving": arriving,

@@ -127,6 +127,20 @@ class LineChart:
 
 
 @dataclass(frozen=True, slots=True)
+class AssignmentDrawing:
+    """An assignment to draw: the graph in the colours of devices, or the timeline of its run."""
+
+    title: str
+    machine: str
+    graph: str
+    devices: list[int]  # (V,) -1 where a vertex has none, or none yet
+    timeline: bool = False  # instead of the graph
+
+
+Chart = LineChart | AssignmentDrawing
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """All that was found for one label."""
 
@@ -136,7 +150,7 @@ class Finding:
     budget: str  # of every row, and seeds
     tables: tuple[FigureTable, ...]
     claims: tuple[Claim, ...]
-    charts: tuple[LineChart, ...] = ()
+    charts: tuple[Chart, ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)  # executor, commit, …
 
     @property
@@ -171,5 +185,7 @@ def from_json(values: dict[str, Any]) -> Finding:
         for t in kept.pop("tables")
     )
     claims = tuple(Claim(**c) for c in kept.pop("claims"))
-    charts = tuple(LineChart(**c) for c in kept.pop("charts"))
+    charts = tuple(
+        AssignmentDrawing(**c) if "machine" in c else LineChart(**c) for c in kept.pop("charts")
+    )
     return Finding(**kept, tables=tables, claims=claims, charts=charts)

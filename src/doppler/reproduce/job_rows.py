@@ -188,7 +188,7 @@ def protocol_table(
     for label, jobs in rows:
         found = results.all(jobs)
         placer = spread(r["placer_ms"] for r in found if "placer_ms" in r)
-        first = found[0]["parameters"]
+        episodes = _episodes(found[0]["parameters"])
         made.append(
             (
                 label,
@@ -196,13 +196,23 @@ def protocol_table(
                 spread(r["samples_ms"] for r in found),
                 spread(r["run"]["ms"] for r in found),
                 placer if placer.count else "",
-                f"{first['episodes']:,} + {first['imitation']:,}",
+                episodes,
                 f"{spread(r['evaluations'] for r in found).mean:,.0f}",
                 f"{spread(r['seconds'] for r in found).mean:,.0f}",
                 len(found),
             )
         )
     return plain("The protocol: ms, episodes of Stage II + Stage I", heads, made)
+
+
+def _episodes(parameters: Result) -> str:
+    """Episodes of Stage II and, where the method has it, Stage I."""
+    from doppler.reproduce.learning import config_of
+
+    config = config_of(parameters)
+    stages = config.with_stages(from_nothing="start" not in parameters).stages
+    counts = {"sim": parameters["episodes"], "imitation": parameters["imitation"]}
+    return " + ".join(f"{count if stage in stages else 0:,}" for stage, count in counts.items())
 
 
 def budget_text(budgets: Budgets, graphs: Iterable[str]) -> str:

@@ -1,13 +1,14 @@
 """Problems of the paper, placers on them, and how long their assignments take."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
+from doppler.assignment import assignment_for
 from doppler.base.arrays import IntArray
 from doppler.errors import DopplerError
 from doppler.graph.graph import Graph
@@ -22,6 +23,7 @@ from doppler.sharding import shard
 from doppler.sim import Noise, SimConfig, Simulator
 from doppler.topology.io import topology_to_json
 from doppler.topology.presets import read_topology
+from doppler.trace import Trace
 
 CHAIN = "three-matrix-chain"  # of Fig. 1
 CHAIN_SIZE, CHAIN_PARTS = 10_000, 8
@@ -99,6 +101,12 @@ def measured(
         "noisy_ms": [float(noisy.makespans(graph, row, seed=s)[0]) * 1e3 for s in draws],
         "devices": devices.tolist(),
     }
+
+
+def trace_of(problem: Problem, devices: Sequence[int]) -> Trace:
+    """The simulated run of an assignment."""
+    assignment = assignment_for(problem.graph, problem.topology, np.array(devices))
+    return Simulator(problem).run(problem.graph, assignment)
 
 
 def with_barriers(parameters: Result, shop: Workshop) -> Result:

@@ -1,16 +1,36 @@
-"""Charts of findings as matplotlib figures."""
+"""Charts and drawings of findings as matplotlib figures."""
 
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from doppler.base.figures import new_axes, settings, write_figure
-from doppler.reproduce.findings import Finding, LineChart
+from doppler.graph.plotting import plot_graph
+from doppler.reproduce.findings import AssignmentDrawing, Chart, Finding, LineChart
+from doppler.reproduce.placements import problem_of, trace_of
 
 WIDTH, HEIGHT = 4.5, 3.0  # inches
 
 
-def draw(chart: LineChart) -> Any:
-    """A figure of a chart."""
+def draw(chart: Chart) -> Any:
+    """A figure of a chart or of an assignment."""
+    return _assignment(chart) if isinstance(chart, AssignmentDrawing) else _lines(chart)
+
+
+def _assignment(drawing: AssignmentDrawing) -> Any:
+    problem = problem_of(drawing.machine, drawing.graph)
+    if drawing.timeline:
+        figure = trace_of(problem, drawing.devices).plot()
+    else:
+        names = tuple(device.name for device in problem.topology.devices)
+        figure = plot_graph(problem.graph, np.array(drawing.devices), names)
+    with settings():
+        figure.suptitle(drawing.title)
+    return figure
+
+
+def _lines(chart: LineChart) -> Any:
     with settings():
         axes = new_axes(WIDTH, HEIGHT)
         for name, (x, y) in chart.lines.items():

@@ -50,7 +50,7 @@ LABELS = {
     "placement": Label(
         "Table 2", "all methods on four P100", "makespans:Placement", FOUR, "systems:RealPlacement"
     ),
-    "ablation": Label("Table 3", "SEL and PLC alone", "makespans:Ablation"),
+    "ablation": Label("Table 3", "SEL and PLC alone", "ablations:Ablation"),
     "stages": Label("Sec. 6, Q3", "the three stages", "systems:Stages", ("llama-layer",)),
     "transfer": Label("Table 4", "transfer between graphs", "transfers:Transfer"),
     "scaling": Label("Sec. 6, Q6", "time by the size of the graph", "growth:Scaling", ()),
@@ -64,10 +64,10 @@ LABELS = {
     "sim-vs-real": Label(
         "App. G.1", "simulator and system", "systems:SimVersusReal", (), "systems:SimVersusReal"
     ),
-    "seeds": Label("App. G.2", "five seeds", "makespans:Seeds", ("chainmm",)),
-    "messages": Label("App. G.3", "message passing per step", "makespans:Messages", ("chainmm",)),
+    "seeds": Label("App. G.2", "five seeds", "ablations:Seeds", ("chainmm",)),
+    "messages": Label("App. G.3", "message passing per step", "ablations:Messages", ("chainmm",)),
     "placeto-pretrain": Label(
-        "App. G.4", "Placeto after Stage I", "makespans:PlacetoPretrain", ("ffnn",)
+        "App. G.4", "Placeto after Stage I", "ablations:PlacetoPretrain", ("ffnn",)
     ),
     "memory-8gb": Label("App. H.1", "8 of 16 GB", "makespans:MemoryEightGb"),
     "eight-gpus": Label("App. H.2", "eight V100", "makespans:EightGpus"),

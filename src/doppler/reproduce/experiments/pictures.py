@@ -8,27 +8,28 @@ from typing import Any
 
 import numpy as np
 
-from doppler.assignment import assignment_for
 from doppler.base.arrays import FloatArray
 from doppler.placers.bounds.lower import bounds_of
 from doppler.problem import Problem
 from doppler.reproduce.budgets import Settings
 from doppler.reproduce.experiments.makespans import Found
-from doppler.reproduce.findings import Inequality, Spread, check, claim, spread
+from doppler.reproduce.findings import (
+    AssignmentDrawing,
+    Inequality,
+    LineChart,
+    Spread,
+    check,
+    claim,
+    spread,
+)
 from doppler.reproduce.job_rows import JobMaker, plain
 from doppler.reproduce.jobs import PaperJob, Result, Results
-from doppler.reproduce.placements import CHAIN, problem_of
-from doppler.sim import Simulator
+from doppler.reproduce.placements import CHAIN, problem_of, trace_of
 from doppler.trace import Trace
 
 LATE_MS = 80.0  # after which the paper's EnumOpt leaves devices idle on ChainMM
 BINS = 20  # of a makespan
-
-
-def trace_of(problem: Problem, devices: Sequence[int]) -> Trace:
-    """The simulated run of an assignment."""
-    assignment = assignment_for(problem.graph, problem.topology, np.array(devices))
-    return Simulator(problem).run(problem.graph, assignment)
+STEPS = (78, 86, 94, 146, 153)  # of SEL's order that App. A.3 draws
 
 
 def imbalance(trace: Trace) -> float:
@@ -123,7 +124,7 @@ class Assignments:
 
     def find(self, results: Results) -> Found:
         """Balance and transfers of every method's best assignment."""
-        rows, moved = [], {}
+        rows, moved, drawings = [], {}, []
         for (method, g), jobs in {**self.learned, **self.placed}.items():
             problem = problem_of("p100x4", g)
             devices = [_devices(r) for r in results.all(jobs)]
@@ -132,6 +133,7 @@ class Assignments:
             balance = spread(imbalance(trace) for trace in traces)
             kept = spread(100 * kept_reads(problem, each) for each in devices)
             rows.append((g, method, balance, moved[method, g], kept, len(jobs)))
+            drawings.append(AssignmentDrawing(f"{g}, {method}", "p100x4", g, devices[0]))
         ours = [r for r in rows if r[1] == "doppler"]
         claims = [
             check(
@@ -153,7 +155,7 @@ class Assignments:
             "% of reads on the same device",
         )
         tables = [plain("The best assignment of each run, `p100x4`", (*heads, "seeds"), rows)]
-        return tables, claims, []
+        return tables, claims, drawings
 
 
 class Utilization:
@@ -176,13 +178,17 @@ class Utilization:
 
     def find(self, results: Results) -> Found:
         """Shares of devices that compute: over all of the run, and late in it."""
-        from doppler.reproduce.findings import LineChart
-
-        rows, lines, used = [], {}, {}
+        rows, lines, used, drawings = [], {}, {}, []
         for g, other in self.cases:
             problem = problem_of("p100x4", g)
             for method, jobs in (("doppler", self.doppler[g]), (other, self.others[other])):
-                traces = [trace_of(problem, _devices(r)) for r in results.all(jobs)]
+                devices = [_devices(r) for r in results.all(jobs)]
+                traces = [trace_of(problem, each) for each in devices]
+                name = f"{g}, {method}"
+                drawings += [
+                    AssignmentDrawing(name, "p100x4", g, devices[0], timeline)
+                    for timeline in (False, True)
+                ]
                 over = [busy_over_time(trace) for trace in traces]
                 late = spread(100 * _late(trace) for trace in traces)
                 mean = spread(100 * float(trace.utilization().mean()) for trace in traces)
@@ -190,7 +196,7 @@ class Utilization:
                 used[g, method] = mean, late
                 rows.append((g, method, mean, late, overlap, len(traces)))
                 x = np.linspace(0, traces[0].makespan_s * 1e3, BINS)
-                lines[f"{g}, {method}"] = [x.tolist(), (100 * over[0]).tolist()]
+                lines[name] = [x.tolist(), (100 * over[0]).tolist()]
         claims = [
             claim(
                 "On ChainMM EnumOpt leaves devices idle late in the run, and DOPPLER does not",
@@ -215,7 +221,8 @@ class Utilization:
             "% of transfers overlapped",
         )
         table = plain("The best assignment of each run, `p100x4`", (*heads, "seeds"), rows)
-        return [table], claims, [LineChart("devices in use", "ms", "% of devices", lines)]
+        chart = LineChart("devices in use", "ms", "% of devices", lines)
+        return [table], claims, [chart, *drawings]
 
 
 def _late(trace: Trace) -> float:
@@ -262,7 +269,27 @@ class SelectionOrder:
         ]
         heads = ("seed", "Spearman of order and level", "% along a path, first half", "second half")
         shown = [(i, f"{a:.2f}", f"{b:.1f}", f"{c:.1f}") for i, a, b, c in rows]
-        return [plain("Llama-block, greedy order", heads, shown)], claims, []
+        first = results[self.learned[0]]
+        drawings = [
+            AssignmentDrawing(
+                f"llama-block, after step {step}",
+                "p100x4",
+                "llama-block",
+                until(first["order"], first["greedy"]["devices"], step),
+            )
+            for step in STEPS
+        ]
+        return [plain("Llama-block, greedy order", heads, shown)], claims, drawings
+
+
+def until(order: Sequence[int], devices: Sequence[int], step: int) -> list[int]:
+    """The devices of vertices that are placed after a number of steps; -1 for the others.
+
+    >>> until([2, 0, 1], [3, 4, 5], 2)
+    [3, -1, 5]
+    """
+    placed = set(order[:step])
+    return [device if v in placed else -1 for v, device in enumerate(devices)]
 
 
 def order_figures(
