@@ -243,19 +243,28 @@ def test_ctrl_c_in_the_policy_ends_the_portfolio_with_the_best_so_far(
     problem = Problem(random_dag(vertices=60, depth=6, seed=0), preset("p100x4"))
     repair = after(5, kind, PolicyRepair.repair_with_policy)
     monkeypatch.setattr(PolicyRepair, "repair_with_policy", repair)
-    result = AutoPlacer(1000.0).solve(problem)
+    result = AutoPlacer(1000.0, instant=("single",)).solve(problem)
     assert result.interrupted
-    assert (result.won, [member.name for member in result.members]) == ("doppler", ["doppler"])
+    assert [member.name for member in result.members] == ["single", "doppler"]
+    assert result.won == "doppler"
     result.assignment.check(problem.graph, problem.topology)
 
 
-def test_ctrl_c_before_the_policy_has_made_anything_is_passed_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_ctrl_c_before_the_policy_has_made_anything(monkeypatch: pytest.MonkeyPatch) -> None:
     repair = after(0, KeyboardInterrupt, PolicyRepair.repair_with_policy)
     monkeypatch.setattr(PolicyRepair, "repair_with_policy", repair)
+    problem = Problem(fork(), preset("reference:2"))
+    result = AutoPlacer(1000.0, instant=("single",)).solve(problem)
+    assert result.interrupted
+    assert result.won == "single"
     with pytest.raises(KeyboardInterrupt):
-        AutoPlacer(1000.0).solve(Problem(fork(), preset("reference:2")))
+        AutoPlacer(1000.0, instant=()).solve(problem)
+
+
+def test_quick_heuristics_run_however_long_the_policy_takes() -> None:
+    problem = Problem(random_dag(vertices=60, depth=6, seed=0), preset("p100x4"))
+    names = [member.name for member in AutoPlacer().solve(problem, budget_s=0.01).members]
+    assert names[0] == "m-etf"  # memory has a limit
 
 
 def test_ctrl_c_in_the_search_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:

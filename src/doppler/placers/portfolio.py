@@ -56,8 +56,7 @@ EXACT = "cp-sat"
 LEARNED_S = 3e-6  # of a policy's first assignment, by vertex and device
 SLACK_S = 0.1  # that a member may exceed its share by
 LEARNED_SHARE = 0.25  # of the budget, in which the policy is sampled
-INSTANT_SHARE = 0.5  # of the budget, for the heuristics; search has the rest
-INSTANT_SHARE_WITH_POLICY = 0.1  # the same where a policy follows, which is mostly better
+INSTANT_SHARE = 0.5  # of the budget, for heuristics and policy; search has the rest
 EXACT_VERTICES = 30  # up to which an exact solver often ends in seconds
 EXACT_SHARE = 0.5  # of the time left; the rest is for search
 EXACT_MAX_S = 3600.0  # however long the budget is
@@ -66,8 +65,8 @@ EXACT_MAX_S = 3600.0  # however long the budget is
 class AutoPlacer(Shown):
     """The best of the instant heuristics, of an exact solver if small, and of search from there.
 
-    With a policy, the heuristics have little time and its samples follow; search begins at the best
-    of them where that is better. Without one it takes the policy that comes with the package, if one does.
+    With a policy, its samples follow the heuristics, and search begins at the best of them where
+    that is better. Without one it takes the policy that comes with the package, if one does.
 
     Stops early where the makespan reaches a lower bound, so that nothing can be better.
     """
@@ -84,7 +83,7 @@ class AutoPlacer(Shown):
         learned: DopplerPlacer | None = None,
     ) -> None:
         """`instant` names the heuristics to begin with; the default is all instant ones. No further
-        one runs once half of the time is spent and an assignment that runs was found.
+        one runs once their share of the time is spent and an assignment that runs was found.
 
         `evaluations` bounds the search instead of seconds, so that runs repeat.
 
@@ -148,7 +147,7 @@ class AutoPlacer(Shown):
         has_policy = self.learned is not None and (
             repeatable or portfolio.has_time_for_policy(seconds)
         )
-        share = INSTANT_SHARE_WITH_POLICY if has_policy else INSTANT_SHARE
+        share = INSTANT_SHARE - LEARNED_SHARE if has_policy else INSTANT_SHARE
         self._run_instant(portfolio, inf if repeatable else share * seconds)
         if self.learned is not None and has_policy:
             has_limit = repeatable or self.learned.seconds is not None
