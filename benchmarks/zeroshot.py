@@ -51,9 +51,10 @@ from doppler.errors import DopplerError
 from doppler.graph import Graph
 from doppler.mdp import make_instance
 from doppler.placers import lower_bounds
+from doppler.placers.auto import AutoPlacer
 from doppler.placers.bounds.lower import ROUNDING
 from doppler.placers.learned.doppler import DopplerPlacer
-from doppler.placers.portfolio import LEARNED_SHARE, AutoPlacer
+from doppler.placers.portfolio import AutoConfig
 from doppler.placers.search.annealing import SearchConfig, search, starting_points
 from doppler.policies.arrays.config import PolicyConfig
 from doppler.policies.kinds import make_any
@@ -229,7 +230,7 @@ def from_policy_s(placer: DopplerPlacer, graph: Graph, topology: Topology, secon
     """The same from the policy's best, which is sampled for as long as `auto` does."""
     began = perf_counter()
     instance = make_instance(Problem(graph, topology))
-    devices, _, makespans = placer.propose(instance, budget_s=LEARNED_SHARE * seconds)
+    devices, _, makespans = placer.propose(instance, budget_s=AutoConfig().learned_share * seconds)
     first = np.argsort(makespans)[:STARTS]
     found_s = _search_s(graph, topology, list(instance.expand(devices[first])), seconds, began)
     return min(found_s, float(makespans.min()))

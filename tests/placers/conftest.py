@@ -3,9 +3,9 @@ from collections.abc import Callable
 import pytest
 
 from doppler.placers import Placer, make_placer
+from doppler.placers.auto import AutoPlacer
 from doppler.placers.exact.placer import ExactPlacer
 from doppler.placers.learned.doppler import DopplerPlacer
-from doppler.placers.portfolio import AutoPlacer
 from doppler.placers.search.annealing import AnnealingPlacer, LocalSearchPlacer, SearchConfig
 from doppler.placers.search.genetic import GeneticConfig, GeneticPlacer
 

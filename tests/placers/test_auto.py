@@ -18,11 +18,10 @@ from strategies import devices_for, graphs, topologies
 from doppler.assignment import Assignment
 from doppler.errors import ConfigError, Interrupted
 from doppler.graph import Graph, GraphBuilder
-from doppler.placers import is_optimal, lower_bounds, make_placer, solve
-from doppler.placers import portfolio as auto
+from doppler.placers import auto, is_optimal, lower_bounds, make_placer, portfolio, solve
+from doppler.placers.auto import AutoPlacer
 from doppler.placers.exact.placer import ExactPlacer
 from doppler.placers.learned.policy_repair import PolicyRepair
-from doppler.placers.portfolio import AutoPlacer
 from doppler.placers.search import annealing
 from doppler.placers.search.annealing import INSTANT
 from doppler.problem import Problem
@@ -70,20 +69,25 @@ def test_auto_leaves_half_of_its_time_to_search(
     """Each heuristic takes an eighth of the time, by this clock; without one that runs, all do."""
     clock, names = [0.0], []
 
-    def run(self: auto._Portfolio, placer: auto.Placer, budget_s: float | None = None) -> None:
+    def run(
+        self: portfolio.Portfolio, placer: portfolio.Placer, budget_s: float | None = None
+    ) -> None:
         clock[0] += 0.125
         names.append(placer.name)
         devices = np.where(graph.is_input, -1, 0)
         self.found.append(
-            auto._Found(auto.Member(placer.name, 1e9 if runs else inf, 0.1), Assignment(devices))
+            portfolio.Found(
+                portfolio.Member(placer.name, 1e9 if runs else inf, 0.1), Assignment(devices)
+            )
         )
 
     graph = random_dag(seed=4)
     monkeypatch.setattr(auto, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(portfolio, "monotonic", lambda: clock[0])
     monkeypatch.setattr(annealing, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(auto._Portfolio, "run", run)
+    monkeypatch.setattr(portfolio.Portfolio, "run", run)
     monkeypatch.setattr(auto, "has_shipped_policy", lambda: False)
-    monkeypatch.setattr(auto._Portfolio, "search", lambda *_: None)
+    monkeypatch.setattr(portfolio.Portfolio, "search", lambda *_: None)
     AutoPlacer(1.0).solve(Problem(graph, preset("p100x4")))
     assert tuple(names) == (*auto.MEMORY_AWARE, *INSTANT)[:count]
 
@@ -135,11 +139,11 @@ def test_auto_searches_on_where_the_static_optimum_is_out_of_reach() -> None:
     assert [member.name for member in result.members][-2:] == ["cp-sat", "annealing"]
 
 
-@pytest.mark.parametrize("vertices", [auto.EXACT_VERTICES + 1, 10])
+@pytest.mark.parametrize("vertices", [auto.AutoConfig().exact_vertices + 1, 10])
 def test_auto_does_without_the_solver(vertices: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the graph is large, or the solver is not installed."""
-    if vertices <= auto.EXACT_VERTICES:
-        monkeypatch.setattr(auto, "find_spec", lambda _: None)
+    if vertices <= auto.AutoConfig().exact_vertices:
+        monkeypatch.setattr(portfolio, "find_spec", lambda _: None)
     graph, topology = random_dag(vertices=vertices, depth=4, seed=0), preset("p100x4")
     result = AutoPlacer(evaluations=50).solve(Problem(graph, topology))
     assert "cp-sat" not in [member.name for member in result.members]
@@ -201,10 +205,10 @@ def test_small_graphs_repeat_where_the_search_is_by_evaluations() -> None:
 def test_ctrl_c_in_the_solver_ends_the_portfolio_with_the_best_so_far(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(auto, "EXACT_VERTICES", 60)  # so that the solver is at it for long
     monkeypatch.setattr(auto, "has_shipped_policy", lambda: False)  # nothing slow before the solver
     graph, topology = random_dag(vertices=60, depth=6, seed=0), preset("v100x8")
-    placer = AutoPlacer(1000.0, instant=("single", "round-robin"))
+    config = auto.AutoConfig(exact_vertices=60)  # so that the solver is at it for long
+    placer = AutoPlacer(1000.0, instant=("single", "round-robin"), config=config)
     placer.solve(Problem(fork(), preset("reference:2")))  # everything compiled and imported
 
     def interrupt(*_: object) -> None:
@@ -259,6 +263,12 @@ def test_ctrl_c_before_the_policy_has_made_anything(monkeypatch: pytest.MonkeyPa
     assert result.won == "single"
     with pytest.raises(KeyboardInterrupt):
         AutoPlacer(1000.0, instant=()).solve(problem)
+
+
+def test_shares_that_cannot_be() -> None:
+    for wrong in ({"instant_share": 1.5}, {"learned_share": 0.6}, {"relaxed": ()}):
+        with pytest.raises(ConfigError, match=next(iter(wrong))):
+            auto.AutoConfig(**wrong)  # type: ignore[arg-type]
 
 
 def test_quick_heuristics_run_however_long_the_policy_takes() -> None:

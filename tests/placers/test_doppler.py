@@ -12,11 +12,11 @@ from doppler import errors, programs
 from doppler.graph import Graph
 from doppler.mdp.instance import make_instance
 from doppler.placers import Placer, make_placer, placer_names, solve
+from doppler.placers.auto import AutoPlacer
 from doppler.placers.learned import doppler as doppler_placer
 from doppler.placers.learned.batches import BatchKind
 from doppler.placers.learned.config import NeighbourhoodConfig
 from doppler.placers.learned.doppler import POLICY_FILE, DopplerPlacer
-from doppler.placers.portfolio import AutoPlacer
 from doppler.policies.arrays import checkpoint
 from doppler.policies.arrays.checkpoint import read_provenance, shipped_bytes
 from doppler.policies.arrays.config import PolicyConfig

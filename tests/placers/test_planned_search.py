@@ -13,6 +13,7 @@ from doppler.assignment import Assignment
 from doppler.errors import ConfigError, OutOfMemoryError
 from doppler.graph import Graph, GraphBuilder
 from doppler.placers import bounds_of, make_placer, place, placer_names, portfolio, solve
+from doppler.placers.auto import AutoPlacer
 from doppler.placers.planned_search import (
     PlannedSearchConfig,
     can_plan,
@@ -20,7 +21,6 @@ from doppler.placers.planned_search import (
     search_planned,
     without_limits,
 )
-from doppler.placers.portfolio import AutoPlacer
 from doppler.placers.search.annealing import SearchResult, search
 from doppler.problem import Problem
 from doppler.sim import SimConfig, Simulator
@@ -110,8 +110,9 @@ def test_auto_is_never_slower_than_what_search_finds_with_more_memory(
         return result
 
     monkeypatch.setattr(portfolio, "search", watched)
-    monkeypatch.setattr(portfolio, "EXACT_VERTICES", 0)
-    solution = AutoPlacer(evaluations=60, instant=("round-robin",)).solve(problem, seed=seed)
+    config = portfolio.AutoConfig(exact_vertices=0)
+    placer = AutoPlacer(evaluations=60, instant=("round-robin",), config=config)
+    solution = placer.solve(problem, seed=seed)
     assert starts
     found_s = Simulator(problem).run(problem.graph, solution.assignment, seed).makespan_s
     for start in starts:  # a plan may be faster than the rule without limits: that is left out

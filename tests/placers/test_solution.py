@@ -16,8 +16,8 @@ from doppler.errors import (
     PlacerError,
 )
 from doppler.placers import Solution, placer_names, searches, solve
+from doppler.placers.auto import AutoPlacer
 from doppler.placers.lists.schedulers import HeftPlacer
-from doppler.placers.portfolio import AutoPlacer
 from doppler.problem import Problem
 
 PARTITIONERS = ("hypergraph", "metis")

@@ -1,22 +1,19 @@
-"""Auto: a portfolio under a time budget, never worse than any of its members."""
+"""Portfolio: what the members of `auto` have found so far, and what is proven."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from math import inf, isfinite
-from pathlib import Path
 from time import monotonic
 
 import numpy as np
 
 from doppler.assignment import Assignment
-from doppler.base.arrays import IntArray
-from doppler.base.progress import track
+from doppler.base.arrays import IntArray, unbox_fields
 from doppler.errors import ConfigError, DopplerError, Interrupted, OutOfMemoryError
-from doppler.placers.base import Placer, Shown, assign
+from doppler.placers.base import Placer
 from doppler.placers.bounds.lower import ROUNDING, bounds_of, is_optimal
-from doppler.placers.learned.doppler import DopplerPlacer
 from doppler.placers.own import describe
 from doppler.placers.planned_search import (
     ORDERS,
@@ -26,172 +23,51 @@ from doppler.placers.planned_search import (
     search_planned,
     without_limits,
 )
-from doppler.placers.registry import make_placer
-from doppler.placers.search.annealing import (
-    BUDGETED,
-    INSTANT,
-    LEAST_S,
-    InstantClock,
-    SearchConfig,
-    SearchResult,
-    search,
-)
-from doppler.placers.solution import Member, Solution, solution_of
-from doppler.placers.warm_up import warm_up, warm_up_plans, warm_up_search
-from doppler.policies.arrays.checkpoint import has_shipped_policy
+from doppler.placers.search.annealing import LEAST_S, SearchConfig, SearchResult, search
+from doppler.placers.solution import Member, solution_of
 from doppler.problem import Problem
 from doppler.sim.simulator import Simulator
-from doppler.topology.topology import Topology
 
 SEARCH = "annealing"
-PLANS_SHARE = 0.5  # of the time left for plans of heuristics' assignments that do not fit
 PLANNED_SEARCH = "memory-plans"  # local search over assignments with memory plans
-RELAXED = (inf, 2.0, 1.25) * 2  # times the memory that searches may assume where it is short ...
-RELAXED_SHARE = 0.5  # ... in this share of the time left, for all of them
-SEEDS = 7919  # between the seeds of searches
-FITTING_SHARE = 0.5  # of the time left then, for what needs no memory plan, where that is the best
-PLANS = 200  # at most, where evaluations bound the search instead of seconds
-MEMORY_AWARE = ("m-etf",)  # where memory has no limit it is `etf`
 EXACT = "cp-sat"
-LEARNED_S = 3e-6  # of a policy's first assignment, by vertex and device
-SLACK_S = 0.1  # that a member may exceed its share by
-LEARNED_SHARE = 0.25  # of the budget, in which the policy is sampled
-INSTANT_SHARE = 0.5  # of the budget, for heuristics and policy; search has the rest
-EXACT_VERTICES = 30  # up to which an exact solver often ends in seconds
-EXACT_SHARE = 0.5  # of the time left; the rest is for search
-EXACT_MAX_S = 3600.0  # however long the budget is
+SEEDS = 7919  # between the seeds of searches
 
 
-class AutoPlacer(Shown):
-    """The best of the instant heuristics, of an exact solver if small, and of search from there.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AutoConfig:
+    """How `auto` shares its budget among its members.
 
-    With a policy, its samples follow the heuristics, and search begins at the best of them where
-    that is better. Without one it takes the policy that comes with the package, if one does.
-
-    Stops early where the makespan reaches a lower bound, so that nothing can be better.
+    The paper has no portfolio, so no number is from it. Those for short memory were chosen after
+    looks at the workloads of docs/results/memory.md.
     """
 
-    name = "auto"
-    searches = True
+    instant_share: float = 0.5  # of the budget, for heuristics and policy; search has the rest
+    learned_share: float = 0.25  # of the budget, in which the policy is sampled
+    learned_s: float = 3e-6  # of a policy's first assignment, by vertex and device
+    slack_s: float = 0.1  # that a member may exceed its share by
+    exact_vertices: int = 30  # up to which an exact solver often ends in seconds
+    exact_share: float = 0.5  # of the time left; the rest is for search
+    exact_max_s: float = 3600.0  # however long the budget is
 
-    def __init__(
-        self,
-        seconds: float = 10.0,
-        *,
-        evaluations: int | None = None,
-        instant: tuple[str, ...] | None = None,
-        learned: DopplerPlacer | None = None,
-    ) -> None:
-        """`instant` names the heuristics to begin with; the default is all instant ones. No further
-        one runs once their share of the time is spent and an assignment that runs was found.
+    # Where memory is short.
+    plans_share: float = 0.5  # of the time left, for plans of assignments that do not fit
+    relaxed: tuple[float, ...] = (inf, 2.0, 1.25) * 2  # times the memory that searches may assume
+    relaxed_share: float = 0.5  # of the time left, for all of these searches
+    fitting_share: float = 0.5  # of the time left, for what needs no plan, where that is the best
+    plans: int = 200  # at most, where evaluations bound the search instead of seconds
 
-        `evaluations` bounds the search instead of seconds, so that runs repeat.
-
-        The exact solver then gets its share of `seconds` by a clock that counts its steps.
-        A budget given to `place` takes the place of both.
-        """
-        if not seconds > 0:
-            raise ConfigError(f"seconds is {seconds}, must be positive")
-        self.seconds, self.evaluations, self.instant = float(seconds), evaluations, instant
-        if learned is None and has_shipped_policy():
-            learned = DopplerPlacer()
-        self.learned = learned
-
-    @classmethod
-    def from_path(cls, path: str | Path) -> "AutoPlacer":
-        """One with the policy of a training run, or of a checkpoint, in its portfolio."""
-        return cls(learned=DopplerPlacer.from_path(path))
-
-    def place(
-        self, problem: Problem, *, seed: int = 0, budget_s: float | None = None
-    ) -> Assignment:
-        """The best assignment any member finds."""
-        return self.solve(problem, seed=seed, budget_s=budget_s).assignment
-
-    def solve(self, problem: Problem, *, seed: int = 0, budget_s: float | None = None) -> Solution:
-        """The best assignment, the member that found it, and the best lower bound."""
-        if self.learned is None:
-            warm_up_search()
-        else:
-            warm_up()
-        if can_plan(problem):
-            warm_up_plans()
-        portfolio = _Portfolio(problem, seed)
-        try:
-            if budget_s is None:
-                self._run(portfolio, self.seconds, self.evaluations)
-            else:
-                self._run(portfolio, budget_s, None)
-        except (KeyboardInterrupt, Interrupted):
-            if not portfolio.found:
-                raise
-            portfolio.plan_waiting(0.0)
-            portfolio.interrupted = True
-        best = portfolio.best()
-        winner = best.assignment
-        return Solution(
-            replace(
-                assign(self, problem, winner.devices, order=winner.order),
-                schedule=winner.schedule,
-                memory=winner.memory,
-            ),
-            won=best.member.name,
-            bound_s=portfolio.bound_s,
-            interrupted=portfolio.interrupted,
-            members=tuple(portfolio.members),
-        )
-
-    def _run(self, portfolio: "_Portfolio", seconds: float, evaluations: int | None) -> None:
-        """Let the members find what they can in that time, or until nothing can be better."""
-        end, repeatable = portfolio.began + seconds, evaluations is not None
-        has_policy = self.learned is not None and (
-            repeatable or portfolio.has_time_for_policy(seconds)
-        )
-        share = INSTANT_SHARE - LEARNED_SHARE if has_policy else INSTANT_SHARE
-        self._run_instant(portfolio, inf if repeatable else share * seconds)
-        if self.learned is not None and has_policy:
-            has_limit = repeatable or self.learned.seconds is not None
-            portfolio.run(self.learned, None if has_limit else LEARNED_SHARE * seconds)
-        left = end - monotonic()
-        portfolio.plan_waiting(inf if repeatable else end - (1 - PLANS_SHARE) * left)
-        if not portfolio.found:
-            raise DopplerError(
-                "no placer found an assignment", hint=portfolio.members[0].error or None
-            )
-        left = seconds if repeatable else end - monotonic()
-        if left > 0 and portfolio.is_small() and not portfolio.is_done():
-            portfolio.solve_exactly(min(EXACT_SHARE * left, EXACT_MAX_S), repeatable=repeatable)
-        left = end - monotonic()
-        if (left > 0 or repeatable) and not portfolio.is_done():
-            if can_plan(portfolio.problem):
-                portfolio.search_in_little_memory(end, evaluations)
-            else:
-                portfolio.search(left, evaluations)
-
-    def _run_instant(self, portfolio: "_Portfolio", seconds: float) -> None:
-        """Let heuristics run, the quickest first, as many as end in time; one that runs at least.
-
-        They come before the policy: nothing that takes a moment only is left out for want of time.
-        """
-        topology = portfolio.problem.topology
-        instant = _instant(topology) if self.instant is None else self.instant
-        clock = InstantClock(seconds)
-        for name in track(instant, "heuristics"):
-            if not clock.has_time(name) and portfolio.found_one():
-                break
-            budget_s = clock.left_s if name in BUDGETED and isfinite(seconds) else None
-            with clock.timing():
-                portfolio.run(make_placer(name), budget_s)
-
-
-def _instant(topology: Topology) -> tuple[str, ...]:
-    """The heuristics to begin with."""
-    limited = any(isfinite(device.memory_bytes) for device in topology.devices)
-    return (*MEMORY_AWARE, *INSTANT) if limited else INSTANT
+    def __post_init__(self) -> None:
+        unbox_fields(self)
+        for name in ("instant_share", "learned_share", "exact_share", "plans_share"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}, must be between 0 and 1")
+        if self.learned_share > self.instant_share or not self.relaxed:
+            raise ConfigError("learned_share must be at most instant_share, relaxed not empty")
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class Found:
     """An assignment and the result of the member that found it."""
 
     member: Member
@@ -203,18 +79,19 @@ class _Found:
         return isfinite(self.member.makespan_s) and self.assignment.memory is None
 
 
-class _Portfolio:
+class Portfolio:
     """What the members have found so far, and what is proven."""
 
-    def __init__(self, problem: Problem, seed: int) -> None:
+    def __init__(self, problem: Problem, seed: int, config: AutoConfig) -> None:
+        self._config = config
         self.began, self.problem, self.seed = monotonic(), problem, seed
         self.bound_s, self.interrupted = bounds_of(problem).best_s, False
         self.members: list[Member] = []
-        self.found: list[_Found] = []
+        self.found: list[Found] = []
         self._simulator = Simulator(problem)
         self._waiting: list[int] = []  # members whose assignments do not fit as they are
 
-    def best(self) -> _Found:
+    def best(self) -> Found:
         """The first of the fastest."""
         return min(self.found, key=lambda found: found.member.makespan_s)
 
@@ -229,12 +106,15 @@ class _Portfolio:
     def has_time_for_policy(self, seconds: float) -> bool:
         """Whether a policy gives its first assignment in about its share of the time."""
         size = len(self.problem.graph.assigned) * self.problem.topology.num_devices
-        return size * LEARNED_S <= LEARNED_SHARE * seconds + SLACK_S
+        return (
+            size * self._config.learned_s
+            <= self._config.learned_share * seconds + self._config.slack_s
+        )
 
     def is_small(self) -> bool:
         """Whether an exact solver is installed and the graph is small enough for it."""
         size = len(self.problem.graph.assigned)
-        return size <= EXACT_VERTICES and find_spec("ortools") is not None
+        return size <= self._config.exact_vertices and find_spec("ortools") is not None
 
     def run(self, placer: Placer, budget_s: float | None = None) -> None:
         """Add the assignment a placer makes; raises `Interrupted` if Ctrl-C ended it."""
@@ -274,7 +154,7 @@ class _Portfolio:
                 seconds = found.member.seconds + monotonic() - began
                 member = Member(found.member.name, makespan_s, seconds)
                 self.members[self.members.index(found.member)] = member
-                self.found[number] = _Found(member, assignment)
+                self.found[number] = Found(member, assignment)
 
     def _best_s(self) -> float:
         return self.best().member.makespan_s
@@ -302,12 +182,12 @@ class _Portfolio:
 
         Where what it finds without a limit runs as fast with it, nothing needs a plan.
         """
-        binds = self._search_relaxed(RELAXED_SHARE * (end - monotonic()), evaluations)
+        binds = self._search_relaxed(self._config.relaxed_share * (end - monotonic()), evaluations)
         if self.best().fits and not self.is_done():
-            share = FITTING_SHARE if binds else 1.0
+            share = self._config.fitting_share if binds else 1.0
             self.search(share * (end - monotonic()), evaluations)
         if binds and not self.is_done():
-            plans = None if evaluations is None else min(evaluations, PLANS)
+            plans = None if evaluations is None else min(evaluations, self._config.plans)
             self.search_plans(end - monotonic(), plans)
 
     def _search_relaxed(self, seconds: float, evaluations: int | None) -> bool:
@@ -317,12 +197,12 @@ class _Portfolio:
         short searches, some with a limit, are better than a long one.
         """
         began, best, best_s = monotonic(), self.best().assignment, self._best_s()
-        part = None if evaluations is None else max(evaluations // len(RELAXED), 1)
+        part = None if evaluations is None else max(evaluations // len(self._config.relaxed), 1)
         planned_before = (found.assignment for found in self.found if found.assignment.memory)
         seen = {assignment.devices.tobytes() for assignment in planned_before}
-        for number, times in enumerate(RELAXED):
+        for number, times in enumerate(self._config.relaxed):
             relaxed = without_limits(self.problem, times)
-            result = self._search(seconds / len(RELAXED), part, relaxed, number)
+            result = self._search(seconds / len(self._config.relaxed), part, relaxed, number)
             found = Assignment(result.devices)
             found_s, key = self._seconds(found), found.devices.tobytes()
             waits = found_s > result.cost_s * (1 + ROUNDING)  # for memory, or forever
@@ -397,7 +277,7 @@ class _Portfolio:
             self._waiting.append(len(self.found))
         member = Member(name, makespan_s, monotonic() - began)
         self.members.append(member)
-        self.found.append(_Found(member, assignment))
+        self.found.append(Found(member, assignment))
 
     def _seconds(self, assignment: Assignment) -> float:
         found_s = self._simulator.makespans(self.problem.graph, [assignment], seed=self.seed)

@@ -26,7 +26,7 @@ DEFAULT = "auto"
 
 _PLACERS = {  # name: "module:class"
     "annealing": "doppler.placers.search.annealing:AnnealingPlacer",
-    "auto": "doppler.placers.portfolio:AutoPlacer",
+    "auto": "doppler.placers.auto:AutoPlacer",
     "enumerative": "doppler.placers.lists.enumerative:EnumerativePlacer",
     "genetic": "doppler.placers.search.genetic:GeneticPlacer",
     "local-search": "doppler.placers.search.annealing:LocalSearchPlacer",
@@ -50,7 +50,7 @@ _FORMS = {  # of placers, as in `name:form`; they are not compared with the othe
     "critical-path:blind": "doppler.placers.lists.critical_path:BlindCriticalPathPlacer",
 }
 _LEARNED = {  # those that take a policy: `name:run`, or `name:checkpoint`; or the shipped one
-    "auto": "doppler.placers.portfolio:AutoPlacer",
+    "auto": "doppler.placers.auto:AutoPlacer",
     "doppler": "doppler.placers.learned.doppler:DopplerPlacer",
 }
 _RIVALS = {  # the same, but none is shipped for them
