@@ -4,7 +4,7 @@ import ctypes
 import random
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from functools import partial
 from queue import SimpleQueue
@@ -31,6 +31,8 @@ from doppler.engine.backends.registry import make_backend
 from doppler.engine.config import EngineConfig
 from doppler.engine.engine import Engine
 from doppler.errors import EngineError, TopologyError
+from doppler.machine.bench import Bench, Sample
+from doppler.machine.links import measure_links
 from doppler.problem import Problem
 from doppler.programs import random_inputs
 from doppler.programs.registry import WORKLOADS
@@ -329,6 +331,17 @@ HOST_MACHINES = {
     "partitions, direct": machine(parts(2), slots=2, ahead=2, host_lanes=2),
     "a whole GPU": machine(["cuda:0"], host_lanes=0),
 }
+
+
+@pytest.mark.parametrize("where", HOST_MACHINES)
+def test_links_to_the_host_are_measured(gpu: FakeCuda | RealCuda, where: str) -> None:
+    topology = HOST_MACHINES[where]
+    samples: list[Sample] = []
+    with closing(make_backend("cuda", topology)) as backend:
+        found = measure_links(Bench(backend, topology), 0.05, samples)
+    assert len(found.host_links) == topology.num_devices
+    for link in (found.links[number] for number in found.host_links):
+        assert link.bandwidth_bytes_per_s > 0
 
 
 @pytest.mark.parametrize("cold", [False, True])

@@ -79,6 +79,8 @@ def measure_links(
     route = np.full((host + 1, host + 1), -1)
     for way, link in enumerate(topology.links):
         pairs = _pairs(topology, way)
+        if not pairs:
+            continue
         sharings = HOST_SHARINGS if host in pairs[0] else SHARINGS
         if shared or host == 1:
             sharings = {"all": SHARINGS["all"]}
