@@ -62,8 +62,19 @@ def test_a_partitioner_begins_no_cut_that_is_estimated_to_last_too_long(
     assert not cuts
     assert len(set(found.devices[problem.graph.assigned])) == 1
     assert "has no time for a cut in 0.5 s" in caplog.text
+    caplog.clear()
+    assigning.place_parts(single, problem, cut, budget_s=0.5, warns=False, **options)
+    assert not caplog.text
     assigning.place_parts(single, problem, cut, budget_s=None, **options)
     assert cuts
+
+
+@pytest.mark.parametrize("name", ["auto", "annealing"])
+def test_a_portfolio_says_nothing_of_members_that_have_no_time(
+    problem: Problem, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    make_placer(name).place(problem, budget_s=1e-4)
+    assert not caplog.text
 
 
 def test_heuristics_to_begin_with_are_left_out_where_time_is_short(

@@ -12,8 +12,7 @@ from doppler.placers.base import Shown, assign
 from doppler.placers.learned.doppler import DopplerPlacer
 from doppler.placers.planned_search import can_plan
 from doppler.placers.portfolio import AutoConfig, Portfolio
-from doppler.placers.registry import make_placer
-from doppler.placers.search.annealing import BUDGETED, INSTANT, InstantClock
+from doppler.placers.search.annealing import BUDGETED, INSTANT, InstantClock, make_instant
 from doppler.placers.solution import Solution
 from doppler.placers.warm_up import warm_up, warm_up_plans, warm_up_search
 from doppler.policies.arrays.checkpoint import has_shipped_policy
@@ -146,7 +145,7 @@ class AutoPlacer(Shown):
                 break
             budget_s = clock.left_s if name in BUDGETED and isfinite(seconds) else None
             with clock.timing():
-                portfolio.run(make_placer(name), budget_s)
+                portfolio.run(make_instant(name), budget_s)
 
 
 def _instant(topology: Topology) -> tuple[str, ...]:

@@ -54,12 +54,13 @@ def place_parts(
     seed: int,
     budget_s: float | None,
     pin_s: float = 0.0,
+    warns: bool = True,
 ) -> Assignment:
     """The best assignment, in simulation, of those made from `tries` cuts of each kind.
 
     With a budget, cuts into few parts come first, and none is begun that would last too long, as
     those before it tell; the first cut takes about `pin_s` seconds for each pin. Where there is no
-    time for any, everything is on one device.
+    time for any, everything is on one device, of which it `warns`.
     """
     began = monotonic()
     until = inf if budget_s is None else began + checked_budget(budget_s)
@@ -86,7 +87,7 @@ def place_parts(
         found.append(lay_out(problem, devices, fastest, until))
         longest = max(longest, monotonic() - started)
         next_s = LONGER * longest
-    if len(found) == 1 and kinds:
+    if len(found) == 1 and kinds and warns:
         log.warning("placer `%s` has no time for a cut in %s s", placer.name, budget_s)
     table = np.unique(np.array(found), axis=0)
     makespans = Simulator(problem).makespans(graph, table)

@@ -22,8 +22,9 @@ class MetisPlacer(Shown):
 
     name = "metis"
 
-    def __init__(self, tries: int = 3) -> None:
-        self.tries = check_tries(tries)
+    def __init__(self, tries: int = 3, *, warns: bool = True) -> None:
+        """`tries` cuts of each kind; `warns` where a budget leaves no time for any."""
+        self.tries, self.warns = check_tries(tries), warns
 
     def place(
         self, problem: Problem, *, seed: int = 0, budget_s: float | None = None
@@ -33,7 +34,13 @@ class MetisPlacer(Shown):
             import pymetis  # noqa: F401
         except ImportError:
             raise MissingExtraError("pymetis", "placer `metis`", extra="solvers") from None
-        return place_parts(self, problem, cut_graph, tries=self.tries, seed=seed, budget_s=budget_s)
+        return place_parts(
+            *(self, problem, cut_graph),
+            tries=self.tries,
+            seed=seed,
+            budget_s=budget_s,
+            warns=self.warns,
+        )
 
 
 def cut_graph(weighted: Weighted, share: FloatArray, imbalance: float, seed: int) -> IntArray:
