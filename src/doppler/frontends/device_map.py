@@ -48,21 +48,27 @@ def device_map(graph: Graph, assignment: Assignment, topology: Topology) -> Devi
     {'': 0}
     """
     assignment.check(graph, topology)
+    check_modules(graph)
     modules, weights = _work(graph, assignment, places_of(topology))
-    if not modules and _is_sharded_model(graph):
+    tree = _Tree(modules, weights)
+    tree.visit(places_of(topology)[0])
+    return DeviceMap(tree.devices, tuple(tree.split))
+
+
+def check_modules(graph: Graph) -> None:
+    """An error where no assignment of the graph has a device map, because it names no modules."""
+    if any(modules_of(graph, v) for v in graph.assigned.tolist()):
+        return
+    if _is_sharded_model(graph):
         raise GraphError(
             f"graph `{graph.name}` is a model in parts: a module of it is on several devices, and "
             "a device map gives each module one",
             hint="import the model without `parts`, or write the plan as a table of operations",
         )
-    if not modules:
-        raise GraphError(
-            f"graph `{graph.name}` does not say which modules its operations are of",
-            hint="import a PyTorch model: dp.from_torch, or dop import model.pt2",
-        )
-    tree = _Tree(modules, weights)
-    tree.visit(places_of(topology)[0])
-    return DeviceMap(tree.devices, tuple(tree.split))
+    raise GraphError(
+        f"graph `{graph.name}` does not say which modules its operations are of",
+        hint="import a PyTorch model: dp.from_torch, or dop import model.pt2",
+    )
 
 
 def _is_sharded_model(graph: Graph) -> bool:
