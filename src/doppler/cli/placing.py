@@ -89,7 +89,6 @@ def place(
     from doppler.cli import plans
     from doppler.cli.topologies import find_topology
     from doppler.formats import read_graph
-    from doppler.frontends.device_map import check_modules
     from doppler.placers import make_placer, proven_bound_s, searches
     from doppler.plan import device_loads
     from doppler.problem import Problem
@@ -103,8 +102,7 @@ def place(
     check_output(device_map, kind="device map", inputs=(*inputs, output), force=force)
     chosen = make_placer(placer)
     graph = read_graph(graph_file)
-    if device_map is not None:
-        check_modules(graph)
+    plans.check_device_map(device_map, graph)
     topology = find_topology(topology_name, graph, probe_again=probe)
     if cold:
         graph = plans.cold_graph(graph, topology)

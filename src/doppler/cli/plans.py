@@ -145,6 +145,14 @@ def plan_document(plan: Mapping[str, str], loads: Sequence["DeviceLoad"]) -> dic
     return {"devices": rows, "plan": dict(plan)}
 
 
+def check_device_map(path: Path | None, graph: "Graph") -> None:
+    """An error where a device map is asked for that no assignment of the graph has."""
+    from doppler.frontends.device_map import check_modules
+
+    if path is not None:
+        check_modules(graph)
+
+
 def write_device_map(
     assignment: "Assignment", problem: "Problem", path: Path | None, *, force: bool
 ) -> None:
