@@ -109,8 +109,7 @@ def place(
     problem = Problem(graph, topology)
     with showing_progress():
         began = clock()
-        budget_s = budget if searches(chosen) else None
-        solution = _solve(chosen, problem, mode, seed, budget_s)
+        solution = _solve(chosen, problem, mode, seed, budget if searches(chosen) else None)
         if not is_first_rank():
             return
         took = clock() - began
