@@ -325,3 +325,11 @@ def test_gpu_partitions_run_a_compiled_module(compiled, where, parts):
             found = fast(tokens)
             assert found.device.type == where
             torch.testing.assert_close(found, module(tokens), rtol=1e-5, atol=1e-5)
+
+
+def test_arguments_of_other_kinds_are_named() -> None:
+    module, x = torch.nn.Linear(4, 2).eval(), torch.ones(3, 4)
+    with pytest.raises(WrongTypeError, match="example_inputs"):
+        dp.compile(module, x, topology="cpu2")  # type: ignore[arg-type]
+    with pytest.raises(WrongTypeError, match="example_kwargs"):
+        dp.compile(module, (x,), "cpu2")  # type: ignore[arg-type]

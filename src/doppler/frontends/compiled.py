@@ -269,6 +269,10 @@ def compile(  # noqa: A001
     """
     if not isinstance(module, torch.nn.Module):
         raise WrongTypeError("module", module, "a torch.nn.Module")
+    if not isinstance(example_inputs, tuple | list):
+        raise WrongTypeError("example_inputs", example_inputs, "a tuple of arguments")
+    if not isinstance(example_kwargs, Mapping | None):
+        raise WrongTypeError("example_kwargs", example_kwargs, "a mapping of keyword arguments")
     config = config or CompileConfig()
     if budget_s is not None:
         config = replace(config, budget_s=budget_s)
