@@ -49,6 +49,18 @@ def test_what_is_done_before_a_failure_is_kept(tmp_path: Path) -> None:
     assert missing([good, bad], tmp_path) == [bad]
 
 
+def test_a_training_whose_policy_is_gone_is_done_again_only_for_others(tmp_path: Path) -> None:
+    training = PaperJob("train", {"name": "training"}, 5.0)
+    judge = job("judge", training)
+    shop = Workshop(tmp_path)
+    shop.file(".json", training.key).parent.mkdir()
+    shop.file(".json", training.key).write_text("{}")
+    assert missing([training], tmp_path) == []
+    assert missing([judge], tmp_path) == [training, judge]
+    shop.file(".safetensors", training.key).touch()
+    assert missing([judge], tmp_path) == [judge]
+
+
 def test_a_key_depends_on_all_that_the_result_does() -> None:
     keys = {
         job("a").key,

@@ -23,10 +23,12 @@ from doppler.base.writing import write_text
 from doppler.placers.base import cores
 
 Result = dict[str, Any]
+POLICY = ".safetensors"  # the file of a training that others start from
+TRAINING = "train"
 KINDS = {  # "module:function", which takes parameters and a `Workshop`
     "place": "doppler.reproduce.placements:place",
     "barriers": "doppler.reproduce.placements:with_barriers",
-    "train": "doppler.reproduce.learning:train",
+    TRAINING: "doppler.reproduce.learning:train",
     "judge": "doppler.reproduce.learning:judge",
     "untrained": "doppler.reproduce.learning:untrained",
     "stages": "doppler.reproduce.learning:train_in_stages",
@@ -105,10 +107,20 @@ def with_needs(jobs: Iterable[PaperJob]) -> dict[str, PaperJob]:
 
 
 def missing(jobs: Iterable[PaperJob], folder: Path) -> list[PaperJob]:
-    """Those that have no result yet, with what they need, the longest first."""
+    """Those that have no result yet, with what they need, the longest first.
+
+    A training that is done is done again if another job needs its policy, and that is gone.
+    """
     shop = Workshop(folder)
-    left = [j for j in with_needs(jobs).values() if not shop.file(".json", j.key).exists()]
-    return sorted(left, key=lambda job: -job.cost_s)
+    left = {k: j for k, j in with_needs(jobs).items() if not shop.file(".json", k).exists()}
+    asking = list(left.values())
+    while asking:
+        trainings = [job for job in asking.pop().needs if job.kind == TRAINING]
+        for job in trainings:
+            if job.key not in left and not shop.file(POLICY, job.key).exists():
+                left[job.key] = job
+                asking.append(job)
+    return sorted(left.values(), key=lambda job: -job.cost_s)
 
 
 def estimate_s(jobs: Iterable[PaperJob], workers: int) -> float:

@@ -20,7 +20,7 @@ from doppler.mdp.instance import make_instance
 from doppler.mdp.rollout import GREEDY, Sampling
 from doppler.placers.learned.doppler import POLICY_FILE
 from doppler.problem import Problem
-from doppler.reproduce.jobs import Result, Workshop
+from doppler.reproduce.jobs import POLICY, Result, Workshop
 from doppler.reproduce.placements import measured, problem_of
 from doppler.sim import Noise, SimConfig, Simulator
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from doppler.runs.run import Run
     from doppler.training.config import TrainConfig
 
-POLICY, RUN = ".safetensors", ".run"  # files of a job
+RUN = ".run"  # the folder of a training, until it is done
 METRICS = "metrics.jsonl"
 CURVE = 100  # points of a curve at most
 SAMPLE_SEED = 1  # of the samples of every policy

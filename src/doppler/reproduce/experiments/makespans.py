@@ -128,26 +128,24 @@ class PlacementTable:
 class Placement(PlacementTable):
     """Table 2."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(
+        self, settings: Settings, rivals: Sequence[str] = (*RIVALS, *MORE_RIVALS)
+    ) -> None:
         placers = (*HEURISTICS, "auto")
         super().__init__(
-            settings,
-            "p100x4",
-            "placement",
-            placers=placers,
-            rivals=(*RIVALS, *MORE_RIVALS),
-            variants=True,
+            settings, "p100x4", "placement", placers=placers, rivals=rivals, variants=True
         )
 
     def find(self, results: Results) -> Found:
         """Tables and claims."""
         doppler = self.best(results, "doppler")
+        rivals = [method for method in RIVALS if method in self.learned]
         claims = [
             claim(
                 f"DOPPLER is below {row} on every graph",
                 compare(doppler, self.best(results, row)),
             )
-            for row in ("critical-path", "critical-path:blind", *RIVALS, "enumerative")
+            for row in ("critical-path", "critical-path:blind", *rivals, "enumerative")
         ]
         best = self.best(results, "doppler, preset `default`")
         enumerative = self.best(results, "enumerative")
