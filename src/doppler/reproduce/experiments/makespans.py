@@ -128,9 +128,7 @@ class PlacementTable:
 class Placement(PlacementTable):
     """Table 2."""
 
-    def __init__(
-        self, settings: Settings, rivals: Sequence[str] = (*RIVALS, *MORE_RIVALS)
-    ) -> None:
+    def __init__(self, settings: Settings, rivals: Sequence[str] = (*RIVALS, *MORE_RIVALS)) -> None:
         placers = (*HEURISTICS, "auto")
         super().__init__(
             settings, "p100x4", "placement", placers=placers, rivals=rivals, variants=True
