@@ -150,7 +150,7 @@ def show(paths: list[Path]) -> None:
         after = [row["best_after"] for row in some]
         cells = [*key, str(len(some)), f"{np.mean([row['executions'] for row in some]):.0f}"]
         cells.append(f"{np.mean(after):.0f} ({min(after)} to {max(after)})")
-        cells += [f"{np.mean([row['ms'][name] for row in some]):.3f}" for name in ROWS]
+        cells += [f"{np.mean([row['ms'][name] for row in some]):.1f}" for name in ROWS]
         print("| " + " | ".join([*cells, f"{np.mean([r['seconds'] for r in some]):.1f}"]) + " |")
 
 

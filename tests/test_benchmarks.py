@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -370,6 +371,21 @@ def test_load(tmp_path: Path, printed: Printed) -> None:
     assert "20 of each way, medians of 2 repetitions" in shown
     assert shown.count("| serving") == 2
     assert ran.endswith(shown)
+
+
+def test_the_page_on_devices_says_what_was_measured(printed: Printed) -> None:
+    page = (FOLDER.parent / "docs" / "results" / "devices.md").read_text()
+    text = page.partition("### Where the machine is not")[0]
+    results = FOLDER / "results"
+    known = ""
+    for name in ("engine-h200-modes", "engine-h200"):
+        known += printed("engine_study", ("show", str(results / f"{name}.jsonl")))[0]
+    for line in (results / "stage3.jsonl").read_text().splitlines():
+        known += "".join(f" {np.mean(ms):.1f} " for ms in json.loads(line)["ms"].values())
+    told = re.findall(r"(\d+\.\d) (?:→|to) (\d+\.\d) ms|(\d+\.\d) ms", text)
+    figures = [figure for some in told for figure in some if figure]
+    assert len(figures) > 10
+    assert [figure for figure in figures if figure not in known] == []
 
 
 def test_the_page_on_serving_says_what_was_measured() -> None:
