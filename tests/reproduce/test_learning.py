@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 from doppler.problem import Problem
 from doppler.programs import random_dag
 from doppler.reproduce import learning
-from doppler.reproduce.jobs import Result, Workshop
+from doppler.reproduce.jobs import TRAINING, Result, Workshop, perform
 from doppler.sim import Simulator
 from doppler.topology import Topology
 from doppler.training.config import ExpertConfig
@@ -136,9 +136,17 @@ def test_a_policy_is_judged_on_another_problem(tmp_path: Path) -> None:
     assert tuned["evaluations"] == BASE["episodes"]  # no Stage I
 
 
-@pytest.mark.parametrize("stages", [["real"], ["imitation", "real"], ["sim"]])
-def test_any_of_the_stages(stages: list[str], tmp_path: Path) -> None:
-    values = BASE | {"method": "doppler", "variant": "", "stages": stages, "real": 5}
-    found = learning.train_in_stages(values, shop(tmp_path))
-    assert len(found["curve"]) == (5 if "real" in stages else 0)
+@pytest.mark.parametrize("stages", [["imitation"], ["sim"]])
+def test_stage_three_goes_on_from_other_stages(stages: list[str], tmp_path: Path) -> None:
+    values = BASE | {"method": "doppler", "variant": ""}
+    (tmp_path / "jobs").mkdir()
+    perform(TRAINING, values | {"stages": stages}, str(tmp_path), "before", ())
+    real = values | {"stages": ["real"], "real": 5, "start": "before"}
+    found = learning.go_on_with_noise(real, shop(tmp_path, "real"))
+    assert [point[0] for point in found["curve"]] == ["real"] * 5
     assert found["run"]["ms"] > 0
+
+
+def test_stage_three_from_nothing(tmp_path: Path) -> None:
+    values = BASE | {"method": "doppler", "variant": "", "stages": ["real"], "real": 5}
+    assert len(learning.go_on_with_noise(values, shop(tmp_path))["curve"]) == 5

@@ -40,10 +40,10 @@ def test_the_quick_run_is_estimated_below_half_an_hour_on_two_cores(quick: list[
 def test_every_training_has_at_least_two_seeds_and_a_budget(quick: list[PaperJob]) -> None:
     seeds: dict[str, set[int]] = {}
     for job in quick:
-        if job.kind not in ("train", "stages"):
+        if job.kind not in ("train", "real"):
             continue
         values = {k: v for k, v in job.parameters.items() if k not in ("seed", "start")}
-        assert values["episodes"] > 0
+        assert values["real" if job.kind == "real" else "episodes"] > 0
         seeds.setdefault(str(sorted(values.items(), key=str)), set()).add(job.parameters["seed"])
     assert seeds
     assert min(map(len, seeds.values())) >= 2

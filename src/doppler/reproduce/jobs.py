@@ -31,7 +31,7 @@ KINDS = {  # "module:function", which takes parameters and a `Workshop`
     TRAINING: "doppler.reproduce.learning:train",
     "judge": "doppler.reproduce.learning:judge",
     "untrained": "doppler.reproduce.learning:untrained",
-    "stages": "doppler.reproduce.learning:train_in_stages",
+    "real": "doppler.reproduce.learning:go_on_with_noise",
     "grow": "doppler.reproduce.experiments.growth:grow",
     "engine": "doppler.reproduce.experiments.engines:run_on_engine",
 }

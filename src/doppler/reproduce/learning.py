@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from doppler.assignment import assignment_for
 from doppler.base.files import parse_json, read_text
 from doppler.mdp.instance import make_instance
 from doppler.mdp.rollout import GREEDY, Sampling
@@ -43,6 +44,8 @@ def config_of(parameters: Result) -> "TrainConfig":
     config = _varied(config, parameters.get("variant", ""))
     if parameters.get("start"):
         config = replace(config, stages=("sim",))
+    if "stages" in parameters:
+        config = replace(config, stages=tuple(parameters["stages"]))
     return replace(
         config,
         sim=replace(config.sim, episodes=parameters["episodes"]),
@@ -217,28 +220,36 @@ def untrained(parameters: Result, shop: Workshop) -> Result:
     return judged(policy, problem, parameters, alike=True)
 
 
-def train_in_stages(parameters: Result, shop: Workshop) -> Result:
-    """Some of the three stages in turn; Stage III on a simulator with noise, as if it were real."""
+def go_on_with_noise(parameters: Result, shop: Workshop) -> Result:
+    """Stage III, from nothing or from the policy and the best assignment of another job.
+
+    It runs on a simulator with noise, as if that were real.
+    """
+    from doppler.policies.checkpoint import load_any
     from doppler.training.trainer import Trainer
 
     problem = problem_of(parameters["machine"], parameters["graph"])
+    graph, topology = problem.graph, problem.topology
     noise = Noise(parameters["noise"], parameters["noise"])
-    executor = Simulator(problem.topology, SimConfig(noise=noise))
     config = config_of(parameters)
-    config = replace(
-        config,
-        stages=tuple(parameters["stages"]),
-        real=replace(config.real, episodes=parameters["real"], mode="dynamic"),
+    real = replace(config.real, episodes=parameters["real"], mode="dynamic")
+    policy, starts = None, []
+    if start := parameters.get("start"):
+        before = shop.result(start)
+        assert before is not None
+        policy = load_any(shop.file(POLICY, start))
+        starts = [assignment_for(graph, topology, np.array(before["run"]["devices"]))]
+    trainer = Trainer(
+        [(graph, topology)],
+        replace(config, real=real),
+        policy=policy,
+        executor=Simulator(topology, SimConfig(noise=noise)),
+        starts=starts,
     )
-    trainer = Trainer([(problem.graph, problem.topology)], config, executor=executor)
-    points, count = [], 0
-    for progress in trainer.run():
-        count += 1
-        points.append((progress.stage, progress.episodes, progress.mean_s * 1e3))
-    record = trainer.records[0]
+    points = [(p.stage, p.episodes, p.mean_s * 1e3) for p in trainer.run()]
     return {
-        "run": measured(problem, record.best_devices, parameters),
-        "curve": [p for p in points if p[0] == "real"][:: max(parameters["real"] // CURVE, 1)],
-        "episodes": count * config.sim.batch,
+        "run": measured(problem, trainer.records[0].best_devices, parameters),
+        "curve": points[:: max(parameters["real"] // CURVE, 1)],
+        "episodes": len(points) * real.batch,
         **judged(trainer.policy, problem, parameters, alike=config.sim.alike),
     }

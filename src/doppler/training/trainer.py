@@ -99,7 +99,8 @@ class Trainer:
         self.policy.to(config.device)
         for _, topology in pairs:
             self.policy.check_machine(topology.num_devices, topology.name)
-        self.optimizer = torch.optim.Adam(self.policy.parameters())
+        self._parameters = list(self.policy.parameters())
+        self.optimizer = torch.optim.Adam(self._parameters, fused=True)
         self._updates, self._group = updates, group
         self._clock = clock if group is None else lambda: float(group.gather(clock())[0])
         self.records = [  # of the exercises
@@ -157,7 +158,7 @@ class Trainer:
     ) -> list[Lesson]:
         """What one step is to be made from: the gradients of those whose turn it is."""
         count, shown = self.problems_per_step, self._shown(records)
-        parameters = list(self.policy.parameters())
+        parameters = self._parameters
 
         def learn(place: int) -> Lesson:
             number = self.update * count + place
@@ -263,9 +264,9 @@ class Trainer:
                     hint="start from the last checkpoint, with a lower lr: dop train --from",
                 )
         columns = zip(*(lesson.gradients for lesson in lessons), strict=True)
-        for parameter, column in zip(self.policy.parameters(), columns, strict=True):
+        for parameter, column in zip(self._parameters, columns, strict=True):
             known = [gradient for gradient in column if gradient is not None]
-            parameter.grad = torch.stack(known).sum(dim=0) / len(lessons) if known else None
+            parameter.grad = _mean(known, len(lessons))
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         self.optimizer.step()
@@ -353,3 +354,10 @@ def _complete(
     if "real" not in config.stages:
         return config
     return replace(config, real=replace(config.real, mode=mode_of(executor, config.real)))
+
+
+def _mean(gradients: Sequence[Tensor], count: int) -> Tensor | None:
+    """The sum of the gradients that there are, over the number of lessons."""
+    if len(gradients) <= 1:
+        return gradients[0] / count if gradients else None
+    return torch.stack(list(gradients)).sum(dim=0) / count

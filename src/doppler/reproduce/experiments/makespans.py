@@ -1,6 +1,7 @@
 """Tables of makespans: `placement`, `memory-8gb` and `eight-gpus`."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from doppler.reproduce.budgets import Settings
 from doppler.reproduce.findings import (
@@ -17,6 +18,7 @@ from doppler.reproduce.findings import (
 from doppler.reproduce.job_rows import (
     JobMaker,
     beside,
+    budget_text,
     noisy,
     of_placed,
     of_run,
@@ -129,10 +131,16 @@ class Placement(PlacementTable):
     """Table 2."""
 
     def __init__(self, settings: Settings, rivals: Sequence[str] = (*RIVALS, *MORE_RIVALS)) -> None:
-        placers = (*HEURISTICS, "auto")
+        budgets = replace(settings.budgets, seeds=settings.budgets.main_seeds)
         super().__init__(
-            settings, "p100x4", "placement", placers=placers, rivals=rivals, variants=True
+            replace(settings, budgets=budgets),
+            "p100x4",
+            "placement",
+            placers=(*HEURISTICS, "auto"),
+            rivals=rivals,
+            variants=True,
         )
+        self.budget = budget_text(budgets, FOUR)
 
     def find(self, results: Results) -> Found:
         """Tables and claims."""

@@ -105,10 +105,7 @@ class Stages:
         """What each combination ends with, and how Stage III goes."""
         greedy = {name: of_greedy(results, jobs) for name, jobs in self.runs.items()}
         best = {name: of_run(results, jobs) for name, jobs in self.runs.items()}
-        rows = [
-            (name, greedy[name], best[name], _first(results, jobs), _last(results, jobs), len(jobs))
-            for name, jobs in self.runs.items()
-        ]
+        rows = [(name, greedy[name], best[name], *_ends(results, self.runs, name)) for name in best]
         claims = [
             claim(
                 "Training on the system alone is worse than after the other stages (greedy)",
@@ -134,9 +131,9 @@ class Stages:
             ),
         ]
         lines = {
-            name: [[float(p[1]) for p in curve], [float(p[2]) for p in curve]]
+            name: [[float(p[1]) for p in curve], [round(float(p[2]), 2) for p in curve]]
             for name, jobs in self.runs.items()
-            if (curve := results[jobs[0]]["curve"])
+            if name.endswith(SHORT["real"]) and (curve := results[jobs[0]]["curve"])
         }
         heads = (
             "stages",
@@ -149,6 +146,14 @@ class Stages:
         title = f"Llama-layer; Stage III has {self.settings.budgets.real:,} runs with noise"
         chart = LineChart("Stage III, seed 0", "executions", "ms", lines)
         return [plain(title, heads, rows)], claims, [chart]
+
+
+def _ends(results: Results, runs: dict[str, list[PaperJob]], name: str) -> tuple[object, ...]:
+    """The first and the last runs of Stage III, if a combination has it, and its seeds."""
+    jobs = runs[name]
+    if not name.endswith(SHORT["real"]):
+        return "–", "–", len(jobs)
+    return _first(results, jobs), _last(results, jobs), len(jobs)
 
 
 def _first(results: Results, jobs: list[PaperJob]) -> Spread:
