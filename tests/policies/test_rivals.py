@@ -20,7 +20,7 @@ from doppler.policies.configs import (  # noqa: E402
     Seq2SeqConfig,
 )
 from doppler.policies.kinds import make_any  # noqa: E402
-from doppler.policies.rivals import placeto  # noqa: E402
+from doppler.policies.rivals import placeto, seq2seq  # noqa: E402
 from doppler.policies.rivals.base import fixed_order, mixed, pick  # noqa: E402
 from doppler.policies.rivals.placeto import reachable  # noqa: E402
 from doppler.policies.rivals.seq2seq import grouped  # noqa: E402
@@ -150,6 +150,47 @@ def test_what_steps_share_changes_nothing(
     for mine, right in zip(*grads, strict=True):
         assert (mine is None) == (right is None)
         assert mine is None or torch.allclose(mine, right, atol=1e-4)
+
+
+def plain_episodes(policy: Any, view: Any, count: int, sampling: Sampling, seed: int) -> Any:
+    """(B, g) devices and (g, B, D) logits of the sequence placer, in torch, step by step."""
+    drawn, logits, taken = generator(seed), [], []
+    with torch.no_grad():
+        encoded, state = policy._encode(view, count)
+        before = torch.full((count, 1), policy.config.devices)
+        for step in range(view.num_steps):
+            here = encoded[step].expand(count, 1, -1)
+            found, state = policy._decode(before, here, state, encoded)
+            logits.append(found[:, 0])
+            taken.append(pick(logits[-1], sampling, drawn))
+            before = taken[-1].unsqueeze(1)
+    return torch.stack(taken, dim=1), torch.stack(logits)
+
+
+@pytest.mark.parametrize("name", ["seq2seq", "seq2seq in groups"])
+@pytest.mark.parametrize(
+    "sampling", [Sampling(), Sampling(epsilon=0.3, place_temperature=0.7), GREEDY]
+)
+@pytest.mark.parametrize(("vertices", "count"), [(1, 3), (20, 1), (60, 17)])
+def test_compiled_sequences_are_those_of_torch(
+    name: str, sampling: Sampling, vertices: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+    real = seq2seq.play
+
+    def noted(*given: Any) -> None:
+        real(*given)
+        seen.append(torch.as_tensor(given[5]))
+
+    monkeypatch.setattr(seq2seq, "play", noted)
+    for seed in range(3):
+        policy: Any = make_any(CONFIGS[name], seed)
+        graph = random_dag(vertices=vertices, depth=min(vertices, 9), seed=seed)
+        view = policy.view(instance(graph))
+        found = policy.act(view, count, sampling, generator(seed))
+        taken, logits = plain_episodes(policy, view, count, sampling, seed)
+        assert torch.equal(found, taken)
+        assert torch.allclose(seen[-1], logits, atol=1e-5)
 
 
 def test_placeto_normalises_what_it_decides_by() -> None:

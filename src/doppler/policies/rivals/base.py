@@ -138,6 +138,12 @@ def apart_at_first(layer: nn.Linear) -> nn.Linear:
     return layer
 
 
+def linear(layer: nn.Module) -> nn.Linear:
+    """The same layer, which is a linear one."""
+    assert isinstance(layer, nn.Linear)
+    return layer
+
+
 def fixed_order(instance: Instance) -> IntArray:
     """(n,) vertices with the longest path to an exit first: producers before readers.
 

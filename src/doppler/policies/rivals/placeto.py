@@ -19,6 +19,7 @@ from doppler.policies.rivals.base import (
     RivalView,
     costs_and_sizes,
     fixed_order,
+    linear,
     ordered_edges,
     spread,
 )
@@ -28,7 +29,6 @@ from doppler.policies.rivals.placeto_layers import (
     TwoLinear,
     averaged,
     even_at_first,
-    linear,
 )
 from doppler.policies.rivals.placeto_plan import (
     Level,

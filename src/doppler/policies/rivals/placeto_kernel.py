@@ -11,6 +11,7 @@ import numpy.typing as npt
 from doppler.base.arrays import IntArray
 from doppler.base.jit import KERNEL, by_reference, njit, part
 from doppler.policies.arrays.kernel import multiply
+from doppler.policies.rivals.pick_kernel import pick
 
 Floats = npt.NDArray[np.float32]
 Bits = npt.NDArray[np.uint8]
@@ -116,8 +117,7 @@ def play(
 ) -> None:
     """Fill in the devices that (B, n) episodes take, and their (B, n, D) logits.
 
-    `draws` are (B, n, 3) uniform numbers from 0 to 1: to draw a device by the policy, to decide
-    whether it is drawn uniformly instead, and to draw that one.
+    `draws` are (B, n, 3) uniform numbers from 0 to 1, see `pick`.
     """
     now = 0
     space.seen[:] = 0
@@ -287,26 +287,3 @@ def decide(layers: Layers, hearing: Hearing, step: int, logits: Floats, space: S
         for h in range(2 * width):
             total += space.lower[0, h] * layers.out[h, d]
         logits[d] = total
-
-
-@called
-def pick(logits: Floats, draw: Floats, temperature: float, epsilon: float) -> int:
-    """The device that is drawn: the best at temperature 0, and some at random."""
-    size = len(logits)
-    if draw[1] < epsilon:
-        return min(int(draw[2] * size), size - 1)
-    best = 0
-    for d in range(size):
-        if logits[d] > logits[best]:
-            best = d
-    if temperature <= 0:
-        return best
-    total = 0.0
-    for d in range(size):
-        total += np.exp((logits[d] - logits[best]) / temperature)
-    left = draw[0] * total
-    for d in range(size):
-        left -= np.exp((logits[d] - logits[best]) / temperature)
-        if left < 0:
-            return d
-    return size - 1

@@ -87,12 +87,6 @@ class Normal(nn.Module):
         self._noted.clear()
 
 
-def linear(layer: nn.Module) -> nn.Linear:
-    """The same layer, which is a linear one."""
-    assert isinstance(layer, nn.Linear)
-    return layer
-
-
 def even_at_first(layer: nn.Module) -> None:
     """First weights as in the released code: Glorot and Bengio's, and no bias."""
     if isinstance(layer, (nn.Linear, TwoLinear)):

@@ -18,10 +18,11 @@ from doppler.policies.rivals.base import (
     costs_and_sizes,
     fixed_order,
     kinds_of,
+    linear,
     ordered_edges,
-    pick,
     spread,
 )
+from doppler.policies.rivals.seq2seq_kernel import DecoderLayers, make_space, play
 
 NUM_FEATURES = 4  # cost and output size, spread
 
@@ -81,16 +82,32 @@ class Seq2SeqPolicy(RivalPolicy):
         self, view: Seq2SeqView, count: int, sampling: Sampling, generator: torch.Generator
     ) -> Tensor:
         """(B, g) the devices of `count` sampled episodes, without gradients."""
-        taken = torch.zeros(count, view.num_steps, dtype=torch.int64, device=view.features.device)
+        steps, config = view.num_steps, self.config
+        draws = torch.rand((steps, 3, count), generator=generator).numpy()
+        taken = np.empty((count, steps), np.int64)
+        logits = np.empty((steps, count, config.devices), np.float32)
+        chance = (sampling.place_temperature, sampling.epsilon)
+        space = make_space(count, steps, config.width)
+        play(self._decoder(view), draws, *chance, taken, logits, space)
+        return torch.as_tensor(taken, device=view.features.device)
+
+    def _decoder(self, view: Seq2SeqView) -> DecoderLayers:
+        """The weights as the kernel takes them."""
+        ih, hh, ih_bias, hh_bias = self.decoder.all_weights[0]
+        first, out = linear(self.head[0]), linear(self.head[2])
         with torch.no_grad():
-            encoded, state = self._encode(view, count)
-            before = torch.full((count, 1), self.config.devices, device=taken.device)
-            for step in range(view.num_steps):
-                here = encoded[step].expand(count, 1, -1)
-                logits, state = self._decode(before, here, state, encoded)
-                taken[:, step] = pick(logits[:, 0], sampling, generator)
-                before = taken[:, step : step + 1]
-        return taken
+            encoded, (state, cell) = self._encode(view, 1)
+            of_device, of_group = ih.T.chunk(2)
+            of_state, of_seen = first.weight.T.chunk(2)
+            tensors = [
+                *(state[0], cell[0]),
+                *(self.device.weight @ of_device, encoded @ of_group),
+                *(hh.T, ih_bias + hh_bias),
+                *((encoded @ self.attend.weight).T, encoded.new_zeros(max(encoded.shape))),
+                *(encoded @ of_seen, of_state, first.bias),
+                *(out.weight.T, out.bias),
+            ]
+        return DecoderLayers(*(tensor.detach().cpu().contiguous().numpy() for tensor in tensors))
 
     def log_probs(self, view: Seq2SeqView, taken: Tensor, temperature: float = 1.0) -> Tensor:
         """(B, g, D) log-probability of every device at every step."""
