@@ -1,6 +1,6 @@
 """GDP (Zhou et al. 2019): a graph embedding, and attention over the vertices in order."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from doppler.policies.rivals.base import (
     pick,
     spread,
 )
+from doppler.policies.rivals.rival_pass import RivalPass
 
 NUM_FEATURES = 4  # cost and output size, spread
 NUM_WAVES = 20  # of the position in the order
@@ -38,6 +39,7 @@ class GdpView(RivalView):
     waves: Tensor  # (n, 20) the place in the order; 0 where it is not shown
     source: Tensor  # (2m,) edges both ways
     target: Tensor  # (2m,)
+    logits: Tensor | None = None  # (n, D) in a forward pass: the same for all its episodes
 
 
 class Sage(nn.Module):
@@ -140,12 +142,16 @@ class GdpPolicy(RivalPolicy):
             target=torch.cat([edges[1], edges[0]]),
         )
 
+    def on(self, view: GdpView) -> RivalPass:
+        """What training asks of the policy on one instance."""
+        return RivalPass(self, replace(view, logits=self(view)))
+
     def act(
         self, view: GdpView, count: int, sampling: Sampling, generator: torch.Generator
     ) -> Tensor:
         """(B, n) the devices of `count` sampled episodes, without gradients."""
         with torch.no_grad():
-            logits = self(view)
+            logits = self(view).detach()
         return pick(logits.expand(count, *logits.shape), sampling, generator)
 
     def log_probs(self, view: GdpView, taken: Tensor, temperature: float = 1.0) -> Tensor:
@@ -155,6 +161,8 @@ class GdpPolicy(RivalPolicy):
 
     def forward(self, view: GdpView) -> Tensor:
         """(n, D) logits."""
+        if view.logits is not None:
+            return view.logits
         parts = [view.features, self.kinds(view.kinds), view.waves]
         h = relu(self.embed(torch.cat(parts, dim=1)))
         for layer in self.sage:
