@@ -41,20 +41,29 @@ def run_jobs(
 ) -> None:
     """Do those of the jobs that match, this part of them, but for those with a result already.
 
-    Each result becomes a line of the file at once.
+    Each result becomes a line of the file at once. Where one fails the others go on, and the error
+    comes last.
     """
     torch.set_num_threads(1)
     warm_up_search()
     done = read([results]) if results.exists() else {}
     wanted = [job for job in jobs if any(fnmatch(job.name, pattern) for pattern in patterns)]
+    errors: list[Exception] = []
     for job in wanted[part[0] :: part[1]]:
         if job.name in done:
             continue
-        found = do(job)
+        try:
+            found = do(job)
+        except Exception as error:
+            errors.append(error)
+            print(job.name, repr(error), flush=True)
+            continue
         line = {"job": job.name, "cores": len(os.sched_getaffinity(0))} | found
         with results.open("a") as file:
             file.write(json.dumps(line, default=float) + "\n")
         print(job.name, json.dumps(found, default=float), flush=True)
+    if errors:
+        raise ExceptionGroup(f"{len(errors)} jobs failed", errors)
 
 
 def lines(paths: Iterable[Path]) -> Iterator[Result]:
