@@ -203,7 +203,7 @@ class CudaCommands:
 
     def _copy(self, task: int, action: Copy, lane: Lane, events: Events) -> Calls:
         source, target = self._wiring.gpus(action)
-        if isinstance(action.value, Cell):
+        if isinstance(action.value, Cell) or isinstance(action.output, Cell):
             return self._copy_cell(task, action, lane, (source, target), events)
         if self._wiring.through_host(action):
             return self._copy_through_host(task, action, lane, (source, target), events)
@@ -230,7 +230,10 @@ class CudaCommands:
         rooms = lane.stream(self._wiring.whole[target], IN)
 
         def copy() -> None:
-            value = action.value.value
+            value = action.value.value if isinstance(action.value, Cell) else action.value
+            if not isinstance(action.output, Cell):
+                action.output.copy_(value, non_blocking=True)
+                return
             with torch.cuda.stream(rooms):
                 room = torch.empty_like(value, device=where(target))
             room.copy_(value, non_blocking=True)
