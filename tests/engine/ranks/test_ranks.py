@@ -56,7 +56,10 @@ def run_jobs(folder: Path, *jobs: Job, timeout_s: float = 30.0) -> list[list[Any
         each.mkdir(exist_ok=True)
         content = {"size": job.size, "cases": job.cases, "timeout_s": timeout_s} | job.more
         (each / "job.pickle").write_bytes(pickle.dumps(content))
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
+    environment = os.environ | {
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")]),
+    }
     subprocess.run([sys.executable, LAUNCHER, *folders], env=environment, timeout=300, check=True)
     return [
         [pickle.loads(f.read_bytes()) if f.exists() else None for f in files]

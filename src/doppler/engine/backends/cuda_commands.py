@@ -195,6 +195,15 @@ class CudaCommands:
         calls += _record(events.end[task], stream)
         return calls
 
+    def _on_stream(
+        self, task: int, stream: torch.cuda.Stream, launches: Calls, events: Events
+    ) -> Calls:
+        """Calls that queue these launches for a task, with what it waits for and its events."""
+        calls: list[Launch] = [partial(torch.cuda.set_stream, stream)]
+        calls += self._waits(task, stream, events)
+        calls += [*_record(events.begin[task], stream), *_launches(launches)]
+        return [*calls, *_record(events.end[task], stream)]
+
     def _pool_of(self, stream: torch.cuda.Stream) -> Any:
         """Memory for what kernels on a stream allocate themselves: they run one after another."""
         if stream.cuda_stream not in self._pools:
