@@ -86,6 +86,14 @@ def execute(
         float,
         typer.Option(metavar="SECONDS", help="Give up when no task has ended for this long."),
     ] = 60.0,
+    transport: Annotated[
+        str,
+        typer.Option(
+            metavar="gloo|nccl",
+            help="How tensors go between processes on GPUs: through the hosts' memory, or from GPU "
+            "to GPU (in fixed mode, one GPU each).",
+        ),
+    ] = "gloo",
     inputs: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Inputs by name (.npz); random ones if left out."),
@@ -123,7 +131,7 @@ def execute(
     from doppler.base.writing import check_output
     from doppler.cli import plans
     from doppler.cli.topologies import find_topology
-    from doppler.engine.config import EngineConfig
+    from doppler.engine.config import NCCL, EngineConfig
     from doppler.engine.ranks.opening import open_engine
     from doppler.formats import read_graph
     from doppler.problem import Problem
@@ -133,9 +141,12 @@ def execute(
     sources = (graph_file, assignment_file, topology_name, inputs)
     check_output(output, kind=FORMAT, inputs=sources, force=force)
     check_output(outputs, kind=ARRAYS, inputs=sources, force=force)
+    if transport == NCCL and mode == AUTO:
+        mode = FIXED  # the only one that it runs in
     config = EngineConfig(
         strategy=strategy,
         mode=DYNAMIC if mode == AUTO else mode,
+        transport=transport,
         synchronous=bulk_synchronous,
         limit_memory=limit_memory,
         timeout_s=timeout,
