@@ -222,8 +222,8 @@ def install(put: Callable[[Any, str, Any], Any]) -> FakeCuda:
         put(module, "pinned_memory", lambda size: torch.empty(size, dtype=torch.uint8))
     for module in (cuda, cuda_commands, lanes):
         put(module, "new_event", lambda timed: FakeEvent(fake))
-    warm_up = cuda._something
-    put(cuda, "_something", lambda output: warm_up(output[:4, :4]))
+    warm_up = cuda.run_something
+    put(cuda, "run_something", lambda output: warm_up(output[:4, :4]))
     put(cuda_commands, "_launches", fake.launches)
     put(cuda_commands, "_capture", fake.capture_kernel)
     put(cuda_commands, "WholeRun", partial(FakeWholeRun, fake))

@@ -131,7 +131,7 @@ def execute(
     from doppler.base.writing import check_output
     from doppler.cli import plans
     from doppler.cli.topologies import find_topology
-    from doppler.engine.config import NCCL, EngineConfig
+    from doppler.engine.config import EngineConfig
     from doppler.engine.ranks.opening import open_engine
     from doppler.formats import read_graph
     from doppler.problem import Problem
@@ -141,18 +141,16 @@ def execute(
     sources = (graph_file, assignment_file, topology_name, inputs)
     check_output(output, kind=FORMAT, inputs=sources, force=force)
     check_output(outputs, kind=ARRAYS, inputs=sources, force=force)
-    if transport == NCCL and mode == AUTO:
-        mode = FIXED  # the only one that it runs in
+    modes = _modes(mode, transport, synchronous=bulk_synchronous)
     config = EngineConfig(
         strategy=strategy,
-        mode=DYNAMIC if mode == AUTO else mode,
+        mode=modes[0],
         transport=transport,
         synchronous=bulk_synchronous,
         limit_memory=limit_memory,
         timeout_s=timeout,
     )
-    assignment = read_assignment(assignment_file)
-    graph = read_graph(graph_file)
+    assignment, graph = read_assignment(assignment_file), read_graph(graph_file)
     if topology_name is None and not assignment.topology:
         raise ConfigError("no topology is given", hint="add --topology, such as here or cpu2")
     topology = find_topology(topology_name, graph, assignment, probe_again=probe)
@@ -163,7 +161,6 @@ def execute(
         graph = plans.cold_graph(graph, topology)
         assignment = plans.fitting(assignment, Problem(graph, topology))
     assignment.check(graph, topology)
-    modes = [mode] if mode != AUTO else [DYNAMIC] if bulk_synchronous else [DYNAMIC, FIXED]
     predictions = _predict(graph, topology, assignment, config, modes, seed)
     config = replace(config, mode=_choose(modes, predictions, assignment))
     with open_engine(topology, backend, config) as engine, showing_progress():
@@ -234,6 +231,17 @@ def _predict(
     except DopplerError as error:
         note(f"no prediction: {error.message}")
         return {}
+
+
+def _modes(mode: str, transport: str, *, synchronous: bool) -> list[str]:
+    """The modes that a run may be in: the one that was asked for, or those that can be."""
+    from doppler.engine.config import NCCL
+
+    if mode != AUTO:
+        return [mode]
+    if transport == NCCL:
+        return [FIXED]
+    return [DYNAMIC] if synchronous else [DYNAMIC, FIXED]
 
 
 def _choose(modes: Sequence[str], predictions: dict[str, float], assignment: "Assignment") -> str:

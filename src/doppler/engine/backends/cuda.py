@@ -20,6 +20,7 @@ from doppler.engine.backends import driver
 from doppler.engine.backends.addresses import addresses
 from doppler.engine.backends.base import Actions, Arenas, Behind, Copy, NeverInline, TaskError
 from doppler.engine.backends.cuda_commands import CudaCommands, Wiring
+from doppler.engine.backends.cuda_ready import run_something, tick
 from doppler.engine.backends.driver import Address, as_engine_errors, first_line, where
 from doppler.engine.backends.lanes import OUT, RUN, Lane, least_loaded, new_event, pinned_memory
 from doppler.engine.pieces import Cell
@@ -335,7 +336,7 @@ class CudaBackend(NeverInline):
             output = torch.empty((256, 256), device=where(self._gpus[device]))
             for lane in lanes:
                 torch.cuda.set_stream(lane.stream(self._wiring.addresses[device], RUN))
-                _something(output)
+                run_something(output)
             self._settle()
 
     def _get_links_ready(self, copies: Sequence[Copy]) -> None:
@@ -381,7 +382,7 @@ class CudaBackend(NeverInline):
         """Note an event of each GPU, and when the host saw it."""
         for gpu, whole in self._wiring.whole.items():
             stream = self._own.stream(whole, OUT)
-            tries = [_tick(event, stream) for event in self._ticks[gpu]]
+            tries = [tick(event, stream) for event in self._ticks[gpu]]
             _, event, middle = min(tries, key=lambda each: each[0])
             self._clocks[gpu] = (event, middle)
         self._zero = perf_counter()
@@ -391,20 +392,3 @@ class CudaBackend(NeverInline):
         clock, at = self._clocks[gpu]
         elapsed_ms: float = clock.elapsed_time(event)
         return at - self._zero + elapsed_ms * 1e-3
-
-
-def _tick(event: Any, stream: torch.cuda.Stream) -> tuple[float, Any, float]:
-    """An event, and when it was: how uncertain that is, and the middle of the interval."""
-    before = perf_counter()
-    event.record(stream)
-    event.synchronize()
-    after = perf_counter()
-    return after - before, event, (before + after) / 2
-
-
-def _something(output: torch.Tensor) -> None:
-    """Products and sums in two dtypes, to have cuBLAS and its workspace ready on a stream."""
-    output.fill_(1.0)
-    half = output.to(torch.float16)
-    output.add_(output @ output)
-    half.add_(half @ half)
