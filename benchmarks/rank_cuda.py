@@ -47,6 +47,7 @@ LONG, FEW_HOPS = 1 << 24, 10
 PROGRAMS = 6
 AFTER_S = 6.0  # that processes have when another of their step has failed
 SOCKETS = {
+    "NCCL_NET": "Socket",
     "NCCL_SOCKET_IFNAME": "lo",
     "NCCL_IB_DISABLE": "1",
     "NCCL_P2P_DISABLE": "1",
@@ -57,7 +58,7 @@ STEPS: tuple[tuple[str, int, float, str, dict[str, str]], ...] = (
     ("gloo", 2, 45, "outputs", {}),
     ("times", 2, 45, "times", {}),
     ("nccl, several ranks", 2, 25, "nccl", {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}),
-    ("nccl, two hosts", 2, 25, "nccl", {"NCCL_HOSTID": "rank{rank}", **SOCKETS}),
+    ("nccl, two hosts", 2, 30, "nccl", {"NCCL_HOSTID": "rank{rank}", **SOCKETS}),
     ("nccl", 2, 20, "nccl", {}),
     ("nccl alone", 1, 20, "alone", {}),
 )
