@@ -455,3 +455,20 @@ def test_heuristics_are_no_worse_than_stored_and_a_worse_one_fails(
     monkeypatch.setattr(quality, "STORED", stored)
     with pytest.raises(SystemExit, match="worse than stored: enumerative/ffnn"):
         quality.main(["--only", "enumerative/ffnn"])
+
+
+def test_the_table_of_processes_on_a_gpu(tmp_path: Path, printed: Printed) -> None:
+    us = {f"{many} {what}": 10.0 for many in ("one", "two") for what in ("crosses", "stays")}
+    done = {"mode": "fixed", "program": "ffnn", "error": 0.0, "equal": True, "transfers": 3}
+    rows = [
+        {"step": "gloo"} | done,
+        {"step": "gloo", "seconds": 3.0, "codes": [0, 0]},
+        {"step": "times", "mode": "fixed", "bytes": 1024, "us": us | {"copy": 4.0}},
+        {"step": "nccl", "seconds": 2.0, "codes": [1, 1], "why": "Duplicate GPU detected"},
+    ]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    (text,) = printed("rank_cuda", ("show", "--results", str(path)))
+    assert "| nccl | 2.0 | Duplicate GPU detected |" in text
+    assert "| gloo | fixed | 1 | 1 | 3 | 0.0e+00 |" in text
+    assert "| fixed | 1,024 | crosses | 10.0 | 10.0 | 0.0 | 4.0 | -4.0 |" in text

@@ -171,6 +171,11 @@ def test_help_has_an_example(dop: Dop) -> None:
         (["--mode", "fix"], ["no mode named `fix`", "hint: did you mean `fixed`"]),
         (["--mode", "fixed", "--bulk-synchronous"], ["no barriers"]),
         (["--timeout", "0"], ["timeout_s is 0.0"]),
+        (["--transport", "mpi"], ["no transport named `mpi`"]),
+        (
+            ["--transport", "nccl", "--mode", "dynamic"],
+            ["mode must be `fixed`", "hint: add `--mode fixed`"],
+        ),
         (["--repeat", "0"], ["--repeat"]),
         (["--inputs", "nowhere.npz"], ["no file `nowhere.npz`"]),
         (["--inputs", "graph.json"], ["`graph.json` is not an .npz file of arrays", "hint: write"]),

@@ -86,6 +86,14 @@ def execute(
         float,
         typer.Option(metavar="SECONDS", help="Give up when no task has ended for this long."),
     ] = 60.0,
+    transport: Annotated[
+        str,
+        typer.Option(
+            metavar="gloo|nccl",
+            help="How tensors go between processes on GPUs: through the hosts' memory, or from GPU "
+            "to GPU (in fixed mode, one GPU each).",
+        ),
+    ] = "gloo",
     inputs: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Inputs by name (.npz); random ones if left out."),
@@ -133,15 +141,16 @@ def execute(
     sources = (graph_file, assignment_file, topology_name, inputs)
     check_output(output, kind=FORMAT, inputs=sources, force=force)
     check_output(outputs, kind=ARRAYS, inputs=sources, force=force)
+    modes = _modes(mode, transport, synchronous=bulk_synchronous)
     config = EngineConfig(
         strategy=strategy,
-        mode=DYNAMIC if mode == AUTO else mode,
+        mode=modes[0],
+        transport=transport,
         synchronous=bulk_synchronous,
         limit_memory=limit_memory,
         timeout_s=timeout,
     )
-    assignment = read_assignment(assignment_file)
-    graph = read_graph(graph_file)
+    assignment, graph = read_assignment(assignment_file), read_graph(graph_file)
     if topology_name is None and not assignment.topology:
         raise ConfigError("no topology is given", hint="add --topology, such as here or cpu2")
     topology = find_topology(topology_name, graph, assignment, probe_again=probe)
@@ -152,7 +161,6 @@ def execute(
         graph = plans.cold_graph(graph, topology)
         assignment = plans.fitting(assignment, Problem(graph, topology))
     assignment.check(graph, topology)
-    modes = [mode] if mode != AUTO else [DYNAMIC] if bulk_synchronous else [DYNAMIC, FIXED]
     predictions = _predict(graph, topology, assignment, config, modes, seed)
     config = replace(config, mode=_choose(modes, predictions, assignment))
     with open_engine(topology, backend, config) as engine, showing_progress():
@@ -223,6 +231,17 @@ def _predict(
     except DopplerError as error:
         note(f"no prediction: {error.message}")
         return {}
+
+
+def _modes(mode: str, transport: str, *, synchronous: bool) -> list[str]:
+    """The modes that a run may be in: the one that was asked for, or those that can be."""
+    from doppler.engine.config import NCCL
+
+    if mode != AUTO:
+        return [mode]
+    if transport == NCCL:
+        return [FIXED]
+    return [DYNAMIC] if synchronous else [DYNAMIC, FIXED]
 
 
 def _choose(modes: Sequence[str], predictions: dict[str, float], assignment: "Assignment") -> str:

@@ -3,8 +3,14 @@
 from dataclasses import dataclass
 
 from doppler.base.arrays import unbox_fields
-from doppler.errors import ConfigError
+from doppler.errors import ConfigError, UnknownNameError
 from doppler.scheduler.choose import DYNAMIC, FIFO, FIXED, check_mode, check_strategy
+
+GLOO, NCCL = "gloo", "nccl"
+TRANSPORTS = {
+    GLOO: "tensors go through the memory of the hosts, in any mode",
+    NCCL: "tensors go from GPU to GPU, in fixed mode, with one GPU for each process",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +33,8 @@ class EngineConfig:
     inline: bool = False
     # CUDA, where another core is free: ask for ends without a pause for so long, then with naps.
     spin_s: float = 2e-3
+    # Between processes on GPUs: `gloo`, through the hosts' memory; `nccl`, from GPU to GPU.
+    transport: str = GLOO
 
     def __post_init__(self) -> None:
         unbox_fields(self)
@@ -38,6 +46,14 @@ class EngineConfig:
             raise ConfigError(f"timeout_s is {self.timeout_s}, must be positive")
         if self.capture and self.mode != FIXED:
             raise ConfigError("only a run in fixed order can be captured: mode must be `fixed`")
+        if self.transport not in TRANSPORTS:
+            raise UnknownNameError("transport", self.transport, TRANSPORTS)
+        if self.transport == NCCL and self.mode != FIXED:
+            raise ConfigError(
+                "NCCL takes sends and receives in one order of all processes, which only a "
+                "schedule gives: mode must be `fixed`",
+                hint="add `--mode fixed`, or leave out the transport: gloo runs in any mode",
+            )
         if self.inline and self.mode != FIXED:
             raise ConfigError("only a run in fixed order can be inline: mode must be `fixed`")
         if not self.spin_s >= 0:

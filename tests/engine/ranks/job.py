@@ -14,6 +14,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from doppler.cli.main import main as command_line
@@ -55,12 +56,19 @@ def run(folder: Path, job: dict[str, Any], rank: int) -> None:
         "gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=60)
     )
     group, outcomes = Group(job["timeout_s"]), []
+    if job.get("fake"):
+        fake_gpus(group)
     for case in job["cases"]:
         if case.get("dies") == rank:
             signal.signal(signal.SIGALRM, partial(_end, case["signal"]))
             signal.setitimer(signal.ITIMER_REAL, case["after_s"])
-        config = EngineConfig(mode=case["mode"], timeout_s=job["timeout_s"])
-        engine = RankEngine(case["topology"], group, config)
+        more = case.get("config", {})
+        config = EngineConfig(mode=case["mode"], timeout_s=job["timeout_s"], **more)
+        try:
+            engine = RankEngine(case["topology"], group, config, job.get("backend", "cpu"))
+        except DopplerError as error:
+            outcomes.append((type(error).__name__, error.message, error.hint))
+            continue
         try:
             found = engine.execute(
                 case["graph"], case["assignment"], case["inputs"], repeats=case["repeats"]
@@ -76,6 +84,30 @@ def run(folder: Path, job: dict[str, Any], rank: int) -> None:
         group.close()
         dist.destroy_process_group()
     os._exit(0)  # without waiting for threads: those that wait for a rank that is gone never end
+
+
+def fake_gpus(group: Group) -> None:
+    """Let GPUs be threads, and NCCL messages of gloo that have no tags."""
+    from engine.fake_cuda import install
+
+    from doppler.engine.ranks import nccl, rank_cuda
+
+    install(setattr)
+    wires = dist.new_group(backend="gloo")
+
+    class Wires:
+        def send(self, tensors: Any, peer: int, tag: int) -> Any:
+            return wires.send(tensors, peer, tag)
+
+        def recv(self, tensors: Any, peer: int, tag: int) -> Any:
+            return wires.recv(tensors, peer, tag)
+
+    class FakeNccl(nccl.Nccl):
+        def __init__(self) -> None:
+            self.gpu, self._group, self._wires = 0, group, Wires()
+
+    rank_cuda.nccl_of = lambda group, gpus: FakeNccl()  # type: ignore[assignment]
+    nccl.where = lambda gpu: torch.device("cpu")  # type: ignore[assignment]
 
 
 def _end(how: signal.Signals, *_: Any) -> None:

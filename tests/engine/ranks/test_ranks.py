@@ -1,130 +1,41 @@
 """Several processes compute what one does."""
 
 import os
-import pickle
 import shlex
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from engine.ranks.jobs import (  # noqa: E402
+    MODES,
+    ROOT,
+    Case,
+    Job,
+    check_outputs,
+    random_cases,
+    run_jobs,
+)
 from engine.running import machine, workload  # noqa: E402
-from hypothesis import given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-from sharding.random_programs import cut_programs, whole_inputs  # noqa: E402
-from tight import least_bytes  # noqa: E402
 
 import doppler as dp  # noqa: E402
 from doppler.assignment import Assignment  # noqa: E402
 from doppler.engine.ranks.dealing import ranks_of, split_address  # noqa: E402
-from doppler.errors import EngineError, OutOfMemoryError  # noqa: E402
-from doppler.problem import Problem  # noqa: E402
-from doppler.scheduler.planning import plan_memory  # noqa: E402
-from doppler.sharding import shard  # noqa: E402
-from doppler.sharding.evaluate import evaluate_graph  # noqa: E402
+from doppler.errors import EngineError  # noqa: E402
 
 EXAMPLES = int(os.environ.get("RANK_EXAMPLES", "16"))
 KILLS = int(os.environ.get("RANK_KILLS", "4"))
-ROOT = Path(__file__).parents[3]
-LAUNCHER = Path(__file__).with_name("job.py")
-MODES = ("dynamic", "fixed")
-
-Case = dict[str, Any]
-
-
-class Job(NamedTuple):
-    """Cases for a number of processes."""
-
-    size: int
-    cases: Sequence[Case] = ()
-    more: Case = {}
-
-
-def run_jobs(folder: Path, *jobs: Job, timeout_s: float = 30.0) -> list[list[Any]]:
-    """The outcomes of all cases of each job, by rank; None where a rank left none."""
-    folders = [folder / str(number) for number in range(len(jobs))]
-    for each, job in zip(folders, jobs, strict=True):
-        each.mkdir(exist_ok=True)
-        content = {"size": job.size, "cases": job.cases, "timeout_s": timeout_s} | job.more
-        (each / "job.pickle").write_bytes(pickle.dumps(content))
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
-    subprocess.run([sys.executable, LAUNCHER, *folders], env=environment, timeout=300, check=True)
-    return [
-        [pickle.loads(f.read_bytes()) if f.exists() else None for f in files]
-        for each, job in zip(folders, jobs, strict=True)
-        for files in [[each / f"{rank}.pickle" for rank in range(job.size)]]
-    ]
-
-
-def random_cases(size: int) -> list[Case]:
-    """Random programs on `size` devices, some with just enough memory, some with a plan."""
-    cases: list[Case] = []
-
-    @settings(max_examples=EXAMPLES, database=None, deadline=None)
-    @given(st.data())
-    def collect(data: st.DataObject) -> None:
-        program, cuts = data.draw(cut_programs())
-        graph = shard(program, 1, partitions=cuts)
-        rng = np.random.default_rng(data.draw(st.integers(0, 99)))
-        devices = np.where(graph.is_input, -1, rng.integers(size, size=graph.num_vertices))
-        rooms = {name: data.draw(st.integers(1, 2)) for name in ("slots", "lanes")}
-        topology = machine(size, **rooms, host_lanes=1)
-        assignment, kind = (
-            Assignment(devices),
-            data.draw(st.sampled_from(["free", "tight", "plan"])),
-        )
-        if kind != "free":
-            slack = data.draw(st.sampled_from([1.3, 2.0, 3.0]))
-            limits = [slack * max(least_bytes(graph, devices, d), 256) for d in range(size)]
-            pairs = zip(topology.devices, limits, strict=True)
-            small = tuple(replace(device, memory_bytes=limit) for device, limit in pairs)
-            topology = replace(topology, devices=small)
-        if kind == "plan":
-            try:
-                assignment = plan_memory(Problem(graph, topology), assignment)
-            except OutOfMemoryError:
-                return
-        inputs = whole_inputs(program, data.draw(st.integers(0, 99)))
-        cases.append(
-            {
-                "graph": graph,
-                "inputs": inputs,
-                "topology": topology,
-                "assignment": assignment,
-                "mode": data.draw(st.sampled_from(MODES)),
-                "repeats": 2,
-            }
-        )
-
-    collect()
-    return cases
 
 
 def test_outputs_are_those_of_one_process(tmp_path: Path) -> None:
-    jobs = [Job(size, random_cases(size)) for size in (2, 4)]
-    ran = 0
-    for job, found in zip(jobs, run_jobs(tmp_path, *jobs), strict=True):
-        for case, (outputs, *rest), *others in zip(job.cases, *found, strict=True):
-            if outputs == "OutOfMemoryError" or "evicts a tensor on one rank" in str(rest):
-                assert all(other[0] == outputs for other in others), (outputs, rest, others)
-                continue
-            ran += 1
-            expected = evaluate_graph(case["graph"], case["inputs"])
-            assert outputs.keys() == expected.keys(), rest
-            for name, value in expected.items():
-                assert np.array_equal(outputs[name], value, equal_nan=True), name
-            assert all(other[0] == {} for other in others), others
-            assert all(other[1] == rest[0] for other in others), (rest, others)
-    assert ran > EXAMPLES // 2
+    jobs = [Job(size, random_cases(size, EXAMPLES)) for size in (2, 4)]
+    assert check_outputs(jobs, run_jobs(tmp_path, *jobs)) > EXAMPLES // 2
 
 
 def test_a_rank_that_dies_or_hangs_ends_the_run_of_all(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Where the devices of a topology are: addresses of GPUs, and of parts of them."""
 
 import re
+from collections.abc import Sequence
 
 from doppler.engine.backends.driver import Address
 from doppler.errors import EngineError, TopologyError
@@ -23,10 +24,11 @@ def parse_address(text: str) -> Address:
     return Address(gpu, part, parts)
 
 
-def addresses(topology: Topology, gpus: int) -> list[Address]:
-    """Where every device is, on a machine with `gpus` GPUs; no two overlap."""
+def addresses(topology: Topology, gpus: int, only: Sequence[int] | None = None) -> list[Address]:
+    """Where every device, or `only` these, is, on a machine with `gpus` GPUs; no two overlap."""
     found: dict[Address, str] = {}
-    for i, device in enumerate(topology.devices):
+    for i in range(topology.num_devices) if only is None else only:
+        device = topology.devices[i]
         address = parse_address(device.address) if device.address else Address(i)
         if address.gpu >= gpus:
             raise EngineError(

@@ -20,7 +20,8 @@ from doppler.engine.backends import driver
 from doppler.engine.backends.addresses import addresses
 from doppler.engine.backends.base import Actions, Arenas, Behind, Copy, NeverInline, TaskError
 from doppler.engine.backends.cuda_commands import CudaCommands, Wiring
-from doppler.engine.backends.driver import as_engine_errors, first_line, where
+from doppler.engine.backends.cuda_ready import run_something, tick
+from doppler.engine.backends.driver import Address, as_engine_errors, first_line, where
 from doppler.engine.backends.lanes import OUT, RUN, Lane, least_loaded, new_event, pinned_memory
 from doppler.engine.pieces import Cell
 from doppler.errors import EngineError
@@ -51,8 +52,7 @@ class CudaBackend(NeverInline):
     def __init__(self, topology: Topology) -> None:
         self.grace_s, self.idle_s, self.spin_s = _GRACE_S, 0.0, 0.0
         self._may_spin = (os.cpu_count() or 1) > 1
-        gpus = driver.start()
-        where = addresses(topology, gpus)
+        where = self._where(topology, driver.start())
         self._gpus = [address.gpu for address in where]
         self._slots = [[Lane() for _ in range(d.slots)] for d in topology.devices]
         self._lanes = [[Lane() for _ in range(n.lanes or _UNLIMITED_LANES)] for n in topology.links]
@@ -86,7 +86,10 @@ class CudaBackend(NeverInline):
             self._remember()
             self._get_links_ready([a for a in actions if isinstance(a, Copy)])
             self.end()
-            return CudaCommands(self._wiring, actions, behind)
+            return self._commands_for(actions, behind)
+
+    def _commands_for(self, actions: Actions, behind: Behind | None) -> CudaCommands:
+        return CudaCommands(self._wiring, actions, behind)
 
     def get_ready(self, commands: CudaCommands, *, timed: bool = True) -> None:
         """Capture what can be, which runs it: so before inputs are put in place."""
@@ -312,6 +315,14 @@ class CudaBackend(NeverInline):
     def _all_lanes(self) -> list[Lane]:
         return [lane for lanes in (*self._slots, *self._lanes, [self._own]) for lane in lanes]
 
+    def _where(self, topology: Topology, gpus: int) -> list[Address]:
+        """The address of every device, on a machine with `gpus` GPUs."""
+        return addresses(topology, gpus)
+
+    def _is_here(self, device: int) -> bool:
+        """Whether this process runs that device."""
+        return True
+
     def _remember(self) -> None:
         """Note the current device and streams of the thread, which `end` restores."""
         self._home = torch.cuda.current_device()
@@ -320,10 +331,12 @@ class CudaBackend(NeverInline):
     def _warm_up(self) -> None:
         """Run something on every slot: the first launch in a part of a GPU takes some 0.2 s."""
         for device, lanes in enumerate(self._slots):
+            if not self._is_here(device):
+                continue
             output = torch.empty((256, 256), device=where(self._gpus[device]))
             for lane in lanes:
                 torch.cuda.set_stream(lane.stream(self._wiring.addresses[device], RUN))
-                _something(output)
+                run_something(output)
             self._settle()
 
     def _get_links_ready(self, copies: Sequence[Copy]) -> None:
@@ -369,7 +382,7 @@ class CudaBackend(NeverInline):
         """Note an event of each GPU, and when the host saw it."""
         for gpu, whole in self._wiring.whole.items():
             stream = self._own.stream(whole, OUT)
-            tries = [_tick(event, stream) for event in self._ticks[gpu]]
+            tries = [tick(event, stream) for event in self._ticks[gpu]]
             _, event, middle = min(tries, key=lambda each: each[0])
             self._clocks[gpu] = (event, middle)
         self._zero = perf_counter()
@@ -379,20 +392,3 @@ class CudaBackend(NeverInline):
         clock, at = self._clocks[gpu]
         elapsed_ms: float = clock.elapsed_time(event)
         return at - self._zero + elapsed_ms * 1e-3
-
-
-def _tick(event: Any, stream: torch.cuda.Stream) -> tuple[float, Any, float]:
-    """An event, and when it was: how uncertain that is, and the middle of the interval."""
-    before = perf_counter()
-    event.record(stream)
-    event.synchronize()
-    after = perf_counter()
-    return after - before, event, (before + after) / 2
-
-
-def _something(output: torch.Tensor) -> None:
-    """Products and sums in two dtypes, to have cuBLAS and its workspace ready on a stream."""
-    output.fill_(1.0)
-    half = output.to(torch.float16)
-    output.add_(output @ output)
-    half.add_(half @ half)

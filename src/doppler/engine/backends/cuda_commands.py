@@ -195,6 +195,15 @@ class CudaCommands:
         calls += _record(events.end[task], stream)
         return calls
 
+    def _on_stream(
+        self, task: int, stream: torch.cuda.Stream, launches: Calls, events: Events
+    ) -> Calls:
+        """Calls that queue these launches for a task, with what it waits for and its events."""
+        calls: list[Launch] = [partial(torch.cuda.set_stream, stream)]
+        calls += self._waits(task, stream, events)
+        calls += [*_record(events.begin[task], stream), *_launches(launches)]
+        return [*calls, *_record(events.end[task], stream)]
+
     def _pool_of(self, stream: torch.cuda.Stream) -> Any:
         """Memory for what kernels on a stream allocate themselves: they run one after another."""
         if stream.cuda_stream not in self._pools:
@@ -203,7 +212,7 @@ class CudaCommands:
 
     def _copy(self, task: int, action: Copy, lane: Lane, events: Events) -> Calls:
         source, target = self._wiring.gpus(action)
-        if isinstance(action.value, Cell):
+        if isinstance(action.value, Cell) or isinstance(action.output, Cell):
             return self._copy_cell(task, action, lane, (source, target), events)
         if self._wiring.through_host(action):
             return self._copy_through_host(task, action, lane, (source, target), events)
@@ -230,7 +239,10 @@ class CudaCommands:
         rooms = lane.stream(self._wiring.whole[target], IN)
 
         def copy() -> None:
-            value = action.value.value
+            value = action.value.value if isinstance(action.value, Cell) else action.value
+            if not isinstance(action.output, Cell):
+                action.output.copy_(value, non_blocking=True)
+                return
             with torch.cuda.stream(rooms):
                 room = torch.empty_like(value, device=where(target))
             room.copy_(value, non_blocking=True)

@@ -1,9 +1,9 @@
 """The group of processes that run a graph together: messages between them, over gloo.
 
 Every tensor that crosses has a tag of its own, and is received straight into the memory where it
-is read: the receives are posted before the clock of a run starts. A short message before each
-tensor says that it comes; one thread per other rank listens for those, waits for the tensor, which
-is next on the same connection, and notices at once when that rank ends.
+is read: the receives are posted before the clock of a run starts. A short message behind each
+tensor says that it comes, so that the thread which listens to that rank wakes up once for both; it
+waits for the tensor where that is late, and notices at once when the rank ends.
 """
 
 import socket
@@ -187,8 +187,8 @@ class Group:
         message = torch.tensor([COMES, task])
         with self.engine_errors():
             works = (
-                self._wires.send([message], rank, MESSAGE),
                 self._wires.send([value], rank, FIRST + task),
+                self._wires.send([message], rank, MESSAGE),
             )
         return Sending(self, (message, value), works)
 
@@ -240,8 +240,9 @@ class Group:
                 message, work = posted.popleft()
                 work.wait()
                 kind, value = message.tolist()
-                posted.append((message, self._wires.recv([message], peer, MESSAGE)))
                 may_go_on = self._hear(peer, kind, value)
+                if may_go_on:
+                    posted.append((message, self._wires.recv([message], peer, MESSAGE)))
         except RuntimeError:
             self._note(Trouble(peer, "is gone"))
 

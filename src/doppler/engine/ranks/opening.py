@@ -15,7 +15,7 @@ from doppler.engine.config import EngineConfig
 from doppler.engine.engine import Engine
 from doppler.engine.ranks.group import Group
 from doppler.engine.ranks.rank_engine import RankEngine
-from doppler.errors import DopplerError, EngineError
+from doppler.errors import DopplerError
 from doppler.topology.topology import Topology
 
 
@@ -71,12 +71,7 @@ def make_engine(
     """An engine of all devices, or of those of this rank."""
     if group is None:
         return Engine(topology, backend, config)
-    if backend != "cpu":
-        raise EngineError(
-            f"several processes run on CPU devices over gloo only, not on backend `{backend}`",
-            hint="leave out the backend, or use cpu",
-        )
-    return RankEngine(topology, group, config)
+    return RankEngine(topology, group, config, backend)
 
 
 def _join() -> None:

@@ -6,6 +6,19 @@ no rank waits for another but for tensors.
 
 A transfer that crosses ranks is started by the rank that it leaves. Where it goes to memory that
 was used before, its target tells the source when it may come: that is a grant, one short message.
+
+With NCCL, which has no tags, both ranks start a transfer: each puts all of its sends and receives
+in the order of the schedule, which is one for all ranks. This cannot deadlock, though every send
+waits for its receive, and all that a rank sends to and receives from another goes through one
+channel, in the order in which it was started:
+
+- The schedule is a total order of all tasks in which each comes after what it needs, be it a tensor
+  or memory. A rank starts its tasks in that order, and so does every slot, lane and channel.
+- Let t be the first task of the order that never ends. All before it end. So do those that it
+  needs, those ahead of it in its slot, lane or channel, and those that its ranks start earlier,
+  however few these may have under way at a time.
+- So each rank of t starts it, and it comes to the head of its slot or lane, or of its channel on
+  both ranks: nothing is left to wait for, and it ends, against what was assumed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,10 +44,13 @@ class Part:
     receives: dict[int, int]  # and the rank that it comes from
     gives: dict[int, tuple[int, int]]  # by grant: the rank that gets it, and the transfer
     gets: dict[int, int]  # by grant that others give: its transfer
+    is_mutual: bool = False  # whether both ranks start a transfer, in one order of all
 
     @property
     def outside(self) -> frozenset[int]:
         """What this rank does not start."""
+        if self.is_mutual:
+            return frozenset()
         return frozenset(self.receives) | frozenset(self.gets)
 
 
@@ -60,8 +76,10 @@ def part_of(
     topology: Topology,
     ranks: Sequence[int],
     rank: int,
+    *,
+    mutual: bool = False,
 ) -> Part:
-    """What one of the ranks does of all tasks."""
+    """What one of the ranks does of all tasks; `mutual` where both start what crosses."""
     size, (source, target) = tasks.num_vertices, ends_of(tasks, ranks)
     home = [ranks[d] if d >= 0 else -1 for d in tasks.devices.tolist()]  # of each exec
     _check_moves(tasks, table, source, len(ranks))
@@ -79,7 +97,7 @@ def part_of(
     # Every rank counts the grants of all, so that a grant has the same number everywhere.
     needs: list[list[int]] = [[] for _ in table.needs]
     gives, gets = dict[int, tuple[int, int]](), dict[int, int]()
-    for task, freeing in _freeing(table, size, home, source, target):
+    for task, freeing in _freeing(table, size, home, source, target) if not mutual else ():
         k, grant = task - size, len(needs)
         needs.append(freeing if target[k] == rank else [])
         if target[k] == rank:
@@ -88,7 +106,7 @@ def part_of(
             gets[grant] = task
     mine = set(here)
     for task in here:
-        if task not in receives:
+        if mutual or task not in receives:
             needs[task] = [need for need in table.needs[task] if need in mine]
     for grant, task in gets.items():
         needs[task].append(grant)
@@ -102,8 +120,9 @@ def part_of(
     for task in receives:
         resource[task] = others
     local = TaskTable(tasks=here, needs=needs, dependents=dependents, resource=resource)
-    order = None if schedule is None else _order(schedule, here, receives, gives)
-    return Part(local, order, sends, receives, gives, gets)
+    started = set(here) if mutual else mine - receives.keys()
+    order = None if schedule is None else _order(schedule, started, gives)
+    return Part(local, order, sends, receives, gives, gets, mutual)
 
 
 def _freeing(
@@ -132,11 +151,8 @@ def _own(k: int, source: Sequence[int], target: Sequence[int]) -> int:
     return source[k] if source[k] == target[k] else -1
 
 
-def _order(
-    schedule: Schedule, here: list[int], receives: dict[int, int], gives: dict[int, tuple[int, int]]
-) -> Schedule:
-    """The tasks of a rank in the order of all; a grant where its transfer is."""
-    started = set(here) - receives.keys()
+def _order(schedule: Schedule, started: set[int], gives: dict[int, tuple[int, int]]) -> Schedule:
+    """The tasks that a rank starts in the order of all; a grant where its transfer is."""
     before = {task: grant for grant, (_, task) in gives.items()}
     tasks, rooms = [], []
     for task, room in zip(schedule.tasks.tolist(), schedule.rooms.tolist(), strict=True):

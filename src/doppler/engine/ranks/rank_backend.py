@@ -1,5 +1,6 @@
-"""The CPU backend of one rank: tasks of its own devices, and tensors from and to other ranks."""
+"""Backends of one rank: tasks of its own devices, and tensors from and to other ranks."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
 from time import perf_counter
@@ -21,12 +22,79 @@ from doppler.topology.topology import Topology
 SHORT_BYTES = 1 << 16  # are sent in less time than a thread takes to wake up
 
 
+Like = tuple[tuple[int, ...], torch.dtype]  # shape and dtype of a tensor
+
+
+class RankBackend(ABC):
+    """What backends of one rank have in common, whatever their devices are."""
+
+    group: Group
+    ranks: Sequence[int]  # that run each device
+    is_mutual: bool = False  # whether both ranks start a transfer
+    _crossing: dict[int, tuple[int, str]]  # by transfer of the run: the other rank, what it moves
+
+    def join(self, topology: Topology, group: Group, ranks: Sequence[int]) -> None:
+        """Be the backend of a rank of this group."""
+        self.group, self.ranks, self._crossing = group, ranks, {}
+        self._others = len(topology.links)  # the link behind the last
+
+    @property
+    @abstractmethod
+    def began_s(self) -> float:
+        """When the run began, by the clock of this process."""
+
+    @abstractmethod
+    def prepare_part(
+        self,
+        graph: Graph,
+        tasks: Tasks,
+        actions: Actions,
+        behind: Behind | None,
+        part: Part,
+        shapes: dict[int, Like],
+    ) -> Any:
+        """Commands for this rank's part; `shapes` are those of what crosses."""
+
+    @abstractmethod
+    def _has_ended(self, task: int) -> bool:
+        """Whether a task of the run has ended."""
+
+    def runs(self, device: int) -> bool:
+        """Whether this rank has that device."""
+        return self.ranks[device] == self.group.rank
+
+    def check_trouble(self) -> None:
+        """An error where a rank is gone, or has failed."""
+        if self.group.trouble is not None:
+            raise self.why(self.group.trouble)
+
+    def why(self, trouble: Trouble) -> EngineError:
+        """An error that names the rank, its host and a transfer that was waited for."""
+        waiting = [
+            what
+            for task, (rank, what) in self._crossing.items()
+            if rank == trouble.rank and not self._has_ended(task)
+        ]
+        more = f"; {waiting[0]}" if waiting else ""
+        return EngineError(self.group.story(trouble) + more, hint=RESTART)
+
+
+def crossing(graph: Graph, tasks: Tasks, part: Part) -> dict[int, tuple[int, str]]:
+    """By transfer that crosses: the other rank, and what it moves, in words."""
+    names, makers = graph.vertex_names, graph.tensor_producer[tasks.tensor].tolist()
+    return {
+        task: (rank, f"the output of vertex `{names[makers[task - graph.num_vertices]]}` {way}")
+        for ranks, way in ((part.receives, "comes from there"), (part.sends, "goes there"))
+        for task, rank in ranks.items()
+    }
+
+
 class Incoming(NamedTuple):
     """A tensor that another rank sends."""
 
     rank: int
     output: Any  # where it goes: a tensor, or a cell
-    like: tuple[tuple[int, ...], torch.dtype]  # its shape, for a cell
+    like: Like  # its shape, for a cell
 
 
 class _Wire(NamedTuple):
@@ -53,15 +121,13 @@ class _RankCommands(NamedTuple):
     outside: frozenset[int]  # tasks that other ranks start
 
 
-class RankBackend(CpuBackend):
+class RankCpuBackend(RankBackend, CpuBackend):
     """Threads for the devices and links of this rank; other devices have no memory here."""
 
     def __init__(self, topology: Topology, group: Group, ranks: Sequence[int]) -> None:
         super().__init__(with_others(local_topology(topology, ranks, group.rank)))
-        self.group, self.ranks = group, ranks
-        self._others = len(topology.links)  # the link behind the last
+        self.join(topology, group, ranks)
         self._outside: frozenset[int] = frozenset()
-        self._crossing: dict[int, tuple[int, str]] = {}
         self._short: dict[int, Callable[[], Sending]] = {}
         group.on_trouble = self.wake
 
@@ -70,10 +136,6 @@ class RankBackend(CpuBackend):
         """When the run began, by the clock of this process."""
         return self._began
 
-    def runs(self, device: int) -> bool:
-        """Whether this rank has that device."""
-        return self.ranks[device] == self.group.rank
-
     def prepare_part(
         self,
         graph: Graph,
@@ -81,7 +143,7 @@ class RankBackend(CpuBackend):
         actions: Actions,
         behind: Behind | None,
         part: Part,
-        shapes: dict[int, tuple[tuple[int, ...], torch.dtype]],
+        shapes: dict[int, Like],
     ) -> _RankCommands:
         """The jobs of this rank's part; `shapes` are those of what it receives."""
         found: list[Action | None] = [*actions, *[None] * (len(part.table.needs) - len(actions))]
@@ -104,13 +166,8 @@ class RankBackend(CpuBackend):
             found[grant] = Copy(self._others, 0, 0, None, _Call(give))
         local = super().prepare(graph, tasks, found, behind)
         grants = {task: grant for grant, task in part.gets.items()}
-        names, makers = graph.vertex_names, graph.tensor_producer[tasks.tensor].tolist()
-        crossing = {
-            task: (rank, f"the output of vertex `{names[makers[task - graph.num_vertices]]}` {way}")
-            for ranks, way in ((part.receives, "comes from there"), (part.sends, "goes there"))
-            for task, rank in ranks.items()
-        }
-        return _RankCommands(local, receives, grants, short, crossing, part.outside)
+        moves = crossing(graph, tasks, part)
+        return _RankCommands(local, receives, grants, short, moves, part.outside)
 
     def begin(self, commands: Any, *, timed: bool = True) -> None:
         """Start the clock of a run, on all ranks at about the same time."""
@@ -166,20 +223,12 @@ class RankBackend(CpuBackend):
     def wait(self, timeout_s: float) -> list[int]:
         """The tasks that ended; an error where a rank is gone."""
         done = super().wait(timeout_s)
-        if done or self.group.trouble is None:
-            return done
-        raise self.why(self.group.trouble)
+        if not done:
+            self.check_trouble()
+        return done
 
-    def why(self, trouble: Trouble) -> EngineError:
-        """An error that names the rank, its host and a transfer that was waited for."""
-        ended = self._run.end_s
-        waiting = [
-            what
-            for task, (rank, what) in self._crossing.items()
-            if rank == trouble.rank and not ended[task]
-        ]
-        more = f"; {waiting[0]}" if waiting else ""
-        return EngineError(self.group.story(trouble) + more, hint=RESTART)
+    def _has_ended(self, task: int) -> bool:
+        return bool(self._run.end_s[task])
 
     def arena(self, device: int, size: int) -> torch.Tensor:
         """Memory of a device of this rank; for others, a tensor without any."""

@@ -11,8 +11,8 @@ import torch
 
 from doppler.assignment import Assignment
 from doppler.base.arrays import FloatArray, csr, rows
-from doppler.engine.backends.base import Action, Behind, Commands
-from doppler.engine.config import EngineConfig
+from doppler.engine.backends.base import Action, Backend, Behind, Commands
+from doppler.engine.config import GLOO, EngineConfig
 from doppler.engine.engine import Engine
 from doppler.engine.kernels import torch_dtype
 from doppler.engine.loops import Loop, Times
@@ -20,7 +20,8 @@ from doppler.engine.prepared import PlannedTasks, Preparation, Prepared
 from doppler.engine.ranks.dealing import ranks_of
 from doppler.engine.ranks.group import Group
 from doppler.engine.ranks.own_part import Part, ends_of, part_of, with_others
-from doppler.engine.ranks.rank_backend import RankBackend
+from doppler.engine.ranks.rank_backend import RankBackend, RankCpuBackend
+from doppler.engine.ranks.rank_cuda import RankCudaBackend
 from doppler.errors import ConfigError, DopplerError, EngineError
 from doppler.resolve import as_topology
 from doppler.sharding.evaluate import kernel_of
@@ -49,7 +50,8 @@ class _RankPreparation(Preparation):
             )
         topology, rank = self._problem.topology, group.rank
         self._part = part_of(
-            whole.tasks, whole.table, whole.schedule, topology, backend.ranks, rank
+            *(whole.tasks, whole.table, whole.schedule, topology, backend.ranks, rank),
+            mutual=backend.is_mutual,
         )
         return whole._replace(table=self._part.table, schedule=self._part.schedule)
 
@@ -67,7 +69,7 @@ class _RankPreparation(Preparation):
         mine = set(part.table.tasks)
         kept = [action if task in mine else None for task, action in enumerate(actions)]
         shapes: dict[int, tuple[tuple[int, ...], torch.dtype]] = {}
-        for task in part.receives:
+        for task in (*part.sends, *part.receives):
             tensor = int(tasks.tensor[task - size])
             maker = int(graph.tensor_producer[tensor])
             made = graph.output_tensor[graph.output_ptr[maker] : graph.output_ptr[maker + 1]]
@@ -91,13 +93,14 @@ class RankEngine(Engine):
         topology: Topology | str | Path,
         group: Group,
         config: EngineConfig | None = None,
+        backend: str | Backend = "cpu",
     ) -> None:
-        """`topology` names the hosts of its devices: `host1/cpu:0`."""
+        """`topology` names the hosts of its devices: `host1/cpu:0`; `backend` is cpu or cuda."""
         whole, config = as_topology(topology), config or EngineConfig()
         if config.synchronous:
             raise ConfigError("there are no barriers among ranks: synchronous must be false")
         self.group, self.ranks = group, ranks_of(whole, group.size)
-        super().__init__(whole, RankBackend(whole, group, self.ranks), config)
+        super().__init__(whole, _make_backend(whole, group, self.ranks, backend, config), config)
         self._resources = with_others(whole)
         self.clock_error_s = 0.0  # of the last trace: how far the ranks' clocks may be apart
 
@@ -151,6 +154,30 @@ class RankEngine(Engine):
         end = np.array([r[2] for r in by_rank])[last, tasks]
         _put_in_order(prepared, ready, begin, end)
         return ready, begin, end
+
+
+def _make_backend(
+    topology: Topology,
+    group: Group,
+    ranks: Sequence[int],
+    backend: str | Backend,
+    config: EngineConfig,
+) -> RankCpuBackend | RankCudaBackend:
+    """The devices of this rank."""
+    if backend == "cuda":
+        return RankCudaBackend(topology, group, ranks, config.transport)
+    if backend != "cpu":
+        name = backend if isinstance(backend, str) else backend.name
+        raise EngineError(
+            f"several processes run on backends cpu and cuda, not on `{name}`",
+            hint="leave out the backend, or use one of these",
+        )
+    if config.transport != GLOO:
+        raise ConfigError(
+            f"transport `{config.transport}` is for GPUs, and the backend is `cpu`",
+            hint="leave out the transport, or add `--backend cuda`",
+        )
+    return RankCpuBackend(topology, group, ranks)
 
 
 def _put_in_order(
