@@ -38,9 +38,9 @@ format: $(VENV)/dev.stamp  ## put the code into shape
 	$(BIN)/ruff format .
 
 bench: $(VENV)/dev.stamp  ## the simulator against SimPy, the workloads against the paper, the engine
-	$(BIN)/python benchmarks/simulator.py
-	$(BIN)/python benchmarks/workloads.py
-	$(BIN)/python benchmarks/engine.py
+	$(BIN)/python benchmarks/simulator.py run
+	$(BIN)/python benchmarks/workloads.py run
+	$(BIN)/python benchmarks/engine.py run
 
 quality: $(VENV)/dev.stamp  ## has any method become worse? some minutes
 	$(BIN)/python benchmarks/quality.py

@@ -1,18 +1,19 @@
 """How good is the engine? What its loop costs, what a second core brings, and how it lasts.
 
-Run it as `python benchmarks/engine.py`, two minutes, on a machine that does nothing else: 1. the
-loop alone, against a loop over `concurrent.futures` and against asyncio; 2. two cores against one;
-3. 10,000 runs in a row; 4. placers on the two cores of `cpu2`, measured and predicted; 5. on a GPU
-cut into four, what starting a task costs the host, against a bare launch of torch. `--only 2` does
-one of them.
+Run it as `python benchmarks/engine.py run`, two minutes, on a machine that does nothing else:
+
+- `loop`: the loop alone, against a loop over `concurrent.futures` and against asyncio;
+- `cores`: two cores against one;
+- `lasting`: 10,000 runs in a row;
+- `placers`: placers on the two cores of `cpu2`, measured and predicted;
+- `gpu`: what starting a task costs the host on a GPU cut into four, against a bare launch by torch.
 """
 
-import argparse
 import asyncio
 import gc
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -20,8 +21,10 @@ from queue import SimpleQueue
 from time import perf_counter, process_time
 
 import numpy as np
+import tables
 import torch
-from simulator import Shape, best_s, make_graph, print_table
+from simulator import Shape, best_s, make_graph
+from tables import Table
 
 from doppler.assignment import Assignment
 from doppler.engine.config import EngineConfig
@@ -42,7 +45,7 @@ PLACERS = ("single", "critical-path", "enumerative", "annealing")
 SEARCH_S = 3.0
 
 
-# 1. The loop.
+# The loop.
 
 
 def layered(tasks: int) -> tuple[Graph, Assignment, Topology]:
@@ -132,7 +135,7 @@ def cpu_s(call: Callable[[], object], rounds: int = 7) -> float:
     return min(seconds)
 
 
-def loop() -> None:
+def loop(_: object) -> Iterator[Table]:
     """Time tasks that do nothing."""
     rows = []
     for size in SIZES:
@@ -151,17 +154,18 @@ def loop() -> None:
         for pool in pools:
             pool.shutdown()
         ours, others = seconds[0], seconds[1:]
-        cells = [f"{each * 1e6:.1f} ({each / ours:.1f}x)" for each in others]
+        cells = [f"{each * 1e6:.1f} ({each / ours:.1f}×)" for each in others]
         rows.append(["p100x4", f"{plain.count:,}", f"{ours * 1e6:.1f}", *cells])
-    print_table(
-        "1. The loop: CPU microseconds per task that does nothing (and multiples of the first)",
-        ["topology", "tasks", *MODES, "with a trace", "ThreadPoolExecutor", "asyncio"],
+    yield Table(
+        "loop",
+        "µs of CPU per task that does nothing, and multiples of the first",
+        ["topology", "tasks", *MODES, "with a trace", "`ThreadPoolExecutor`", "asyncio"],
         rows,
+        "The engine's include setting up a run; the others support neither strategies nor traces.",
     )
-    print("\n  The engine's include setting up a run; the others know no strategies or times.")
 
 
-# 2. Two cores.
+# Two cores.
 
 
 def chains(size: int, *, count: int = 4, length: int = 2) -> Graph:
@@ -202,7 +206,7 @@ def product_s(size: int) -> float:
     return seconds
 
 
-def two_cores() -> None:
+def two_cores(_: object) -> Iterator[Table]:
     """Time one device against two, one run after the other, so that both see the same machine."""
     size = 512
     while product_s(size) < 5e-3:
@@ -222,17 +226,18 @@ def two_cores() -> None:
         ["", "best", f"{seconds[:, 1].min() * 1e3:.1f}"],
         ["plain torch", "one thread, best", f"{work * 1e3:.1f}", ""],
     ]
-    rows[1].append(f"{np.median(seconds[:, 0] / seconds[:, 1]):.2f}x")
-    rows[2].append(f"{seconds[:, 0].min() / seconds[:, 1].min():.2f}x")
-    print_table(
-        f"2. Two cores: 4 chains of 2 products of {size} x {size} float32 "
+    rows[1].append(f"{np.median(seconds[:, 0] / seconds[:, 1]):.2f}×")
+    rows[2].append(f"{seconds[:, 0].min() / seconds[:, 1].min():.2f}×")
+    yield Table(
+        "cores",
+        f"Two cores: 4 chains of 2 products of {size} × {size} float32 "
         f"({product_s(size) * 1e3:.1f} ms each), {PAIRS} pairs of runs",
         ["", "", "ms", "one / two"],
         rows,
     )
 
 
-# 3. Lasting.
+# Lasting.
 
 
 def resident_bytes() -> int:
@@ -240,7 +245,7 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def soak() -> None:
+def soak(_: object) -> Iterator[Table]:
     """Run a small graph again and again."""
     program = chainmm(size=64, dtype="float32")
     graph, topology = shard(program, 4), Topology.preset("cpu2")
@@ -252,21 +257,22 @@ def soak() -> None:
         for n in range(SOAK + 1):
             if n in (SOAK // 10, SOAK // 4, SOAK // 2, SOAK):
                 gc.collect()
-                row = [f"{n:,}", "", f"{resident_bytes() / 1e6:.1f}", str(threading.active_count())]
+                row = [f"{n:,}", f"{resident_bytes() / 1e6:.1f}", str(threading.active_count())]
                 rows.append([*row, f"{len(gc.get_objects()):,}", f"{perf_counter() - begin:.1f}"])
             devices = rng.integers(2, size=graph.num_vertices)
             engine.run(graph, Assignment(np.where(graph.is_input, -1, devices)))
-    print_table(
-        f"3. Runs of a graph of {len(graph.assigned)} vertices under random assignments",
-        ["runs", "", "resident MB", "threads", "objects", "s"],
+    yield Table(
+        "lasting",
+        f"Runs of a graph of {len(graph.assigned)} vertices under random assignments",
+        ["runs", "resident MB", "threads", "objects", "s"],
         rows,
     )
 
 
-# 4. Placers.
+# Placers.
 
 
-def placers() -> None:
+def placers(_: object) -> Iterator[Table]:
     """Measure placers on two cores beside what the simulator says."""
     topology = Topology.preset("cpu2")
     simulator = Simulator(topology)
@@ -291,17 +297,18 @@ def placers() -> None:
                 predicted = simulator.run(graph, assignment).makespan_s
                 row = [graph.name, name, f"{result.mean_s * 1e3:.1f} ± {result.spread_s * 1e3:.1f}"]
                 row += [f"{result.makespans_s.min() * 1e3:.1f}", f"{predicted * 1e3:.1f}"]
-                row.append(f"{results[0].mean_s / result.mean_s:.2f}x")
+                row.append(f"{results[0].mean_s / result.mean_s:.2f}×")
                 rows.append([*row, f"{result.trace.bytes_moved / 1e6:.1f}"])
-    print_table(
-        "4. Placers on cpu2: milliseconds of 10 runs, measured and predicted (its speeds are round "
+    yield Table(
+        "placers",
+        "Placers on `cpu2`: milliseconds of 10 runs, measured and predicted (its speeds are round "
         "numbers)",
         ["graph", "placer", "mean ± spread", "best", "predicted", "over single", "MB moved"],
         rows,
     )
 
 
-# 5. A GPU.
+# A GPU.
 
 
 def bare_launch_s(count: int = 2000) -> float:
@@ -319,10 +326,9 @@ def bare_launch_s(count: int = 2000) -> float:
     return min(seconds)
 
 
-def gpu_host() -> None:
-    """Time what the host spends per task on a GPU cut into four devices."""
+def gpu_host(_: object) -> Iterator[Table]:
+    """Time what the host spends per task on a GPU cut into four devices, if there is one."""
     if not torch.cuda.is_available():
-        print("\n5. What starting a task costs on a GPU: there is none here.")
         return
     speeds = {"float16": 1e13, "float32": 1e13, "float64": 1e13}
     devices = tuple(Device(f"part{i}", speeds, 1e12, address=f"cuda:0/{i}of4") for i in range(4))
@@ -342,26 +348,27 @@ def gpu_host() -> None:
             bare_s = bare_launch_s()
             row = [mode, f"{tasks}", f"{busy_s * 1e6:.1f}", f"{bare_s * 1e6:.1f}"]
             spread = f"{took.mean() * 1e3:.1f} ± {took.std() * 1e3:.1f}"
-            rows.append([*row, f"{busy_s / bare_s:.1f}x", spread])
-    print_table(
-        "5. Host microseconds per task of a Llama block on a GPU in four, all but waiting, and of "
-        "one bare launch by torch",
+            rows.append([*row, f"{busy_s / bare_s:.1f}×", spread])
+    yield Table(
+        "gpu",
+        "µs of the host per task of a Llama block on a GPU in four, all but waiting, and of one "
+        "bare launch by torch",
         ["mode", "tasks", "engine", "bare launch", "ratio", "makespan ms"],
         rows,
     )
 
 
+PARTS = {
+    "loop": loop,
+    "cores": two_cores,
+    "lasting": soak,
+    "placers": placers,
+    "gpu": gpu_host,
+}
+
+
 def main() -> None:
-    """Print all tables, or one."""
-    parts = {"1": loop, "2": two_cores, "3": soak, "4": placers, "5": gpu_host}
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--only", choices=parts, help="one of them")
-    only = parser.parse_args().only
-    begin = perf_counter()
-    for name, part in parts.items():
-        if only in (None, name):
-            part()
-    print(f"\nIn {perf_counter() - begin:.0f} s.")
+    tables.main(__doc__, PARTS)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Fit the presets `p100x4` and `v100x8` to the rows of the paper's tables.
 
-    python benchmarks/fit_presets.py                  # both machines: ten minutes of CPU
-    python benchmarks/fit_presets.py v100x8 --check  # the preset as it is, not fitted
+    python benchmarks/fit_presets.py run               # the presets as they are: seconds
+    python benchmarks/fit_presets.py run held-out      # six minutes of CPU
+    python benchmarks/fit_presets.py run fit --machines v100x8  # fitted again: two minutes
 
 Five constants of each machine are fitted: FLOP/s in float16, bytes/s of memory, seconds until the
 host sees a completion, seconds of a dispatch, and bytes/s of the links between devices (those of
@@ -10,20 +11,22 @@ EnumerativeOptimizer, in the least squares of logarithms; and no lower bound may
 makespan that the paper measured on that machine, which is a hard limit. The starting values are
 those of the first fit (`p100x4-first-fit`, `v100x8-first-fit`).
 
-Rows of one graph at a time are held out and predicted from the other three. The critical path, in
-both forms, and barriers are never fitted: their errors are printed as predictions.
+In `held-out` the rows of one graph at a time are predicted from the other three. The critical path
+is fitted in neither form: its errors are those of a prediction.
 """
 
 import argparse
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from copy import deepcopy
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 import numpy as np
+import tables
 from scipy.optimize import minimize
+from tables import Table
 
 from doppler.graph import Graph
 from doppler.placers import bounds_of, make_placer
@@ -147,59 +150,73 @@ def rounded(machine: str, values: np.ndarray, names: Sequence[str]) -> np.ndarra
     return np.where([1, 1, 0, 0, 1], np.ceil(scaled), np.floor(scaled)) / 10.0**digits
 
 
-def show(machine: str, topology: Topology, title: str) -> None:
+def table_of(machine: str, topology: Topology, name: str) -> Table:
     """Ours and the paper's in all rows, with bounds."""
-    print(f"\n**{title}** (ms)\n")
     heads = ("one GPU", "paper", "EnumOpt", "paper", "bound", "least measured")
-    heads += ("critical path", "blind", "paper")
-    print(f"| graph | {' | '.join(heads)} |\n|---|{'---|' * len(heads)}")
-    path = paper(TABLES[machine][1])["critical-path"]
-    for name in FOUR:
+    heads += ("critical path", "`:blind`", "paper")
+    path, rows = paper(TABLES[machine][1])["critical-path"], []
+    for graph in FOUR:
         cells = []
-        for placer, ms in targets(machine, name).items():
-            ours = simulated(topology, name, placer)
+        for placer, ms in targets(machine, graph).items():
+            ours = simulated(topology, graph, placer)
             cells += [f"{ours:.1f} ({100 * (ours / ms - 1):+.0f} %)", f"{ms:.1f}"]
-        cells += [f"{bound(topology, name):.1f}", f"{least_measured(machine, name):.1f}"]
+        cells += [f"{bound(topology, graph):.1f}", f"{least_measured(machine, graph):.1f}"]
         cells += [
-            f"{simulated(topology, name, placer):.1f}"
+            f"{simulated(topology, graph, placer):.1f}"
             for placer in ("critical-path", "critical-path:blind")
         ]
-        print(f"| `{name}` | {' | '.join(cells)} | {path[name].mean:.1f} |")
+        rows.append([f"`{graph}`", *cells, f"{path[graph].mean:.1f}"])
     rms = np.sqrt(np.mean(errors(topology, machine, FOUR) ** 2))
     over = [n for n in FOUR if bound(topology, n) > least_measured(machine, n)]
     said = f"above what was measured on {', '.join(over)}" if over else "below all measured rows"
-    print(f"\nRms error of one GPU and EnumOpt: {100 * rms:.1f} %; bounds are {said}.")
+    note = f"Rms error of one GPU and EnumOpt: {100 * rms:.1f} %; bounds are {said}."
+    return Table(name, f"`{name}` (ms)", ["graph", *heads], rows, note)
 
 
-def show_held_out(machine: str) -> None:
+def presets(args: argparse.Namespace) -> Iterator[Table]:
+    """The presets as they are, and the first fit."""
+    for machine in args.machines:
+        for name in (machine, f"{machine}-first-fit"):
+            yield table_of(machine, with_constants(name, constants(name)), name)
+
+
+def fitted(args: argparse.Namespace) -> Iterator[Table]:
+    """The machines fitted again."""
+    for machine in args.machines:
+        values = fit(machine)
+        rows = [[name, f"{value:g}"] for name, value in zip(CONSTANTS, values, strict=True)]
+        yield Table(f"{machine} constants", f"`{machine}`, fitted", ["constant", ""], rows)
+        topology = with_constants(f"{machine}-first-fit", values)
+        yield table_of(machine, topology, f"{machine} fitted")
+
+
+def held_out(args: argparse.Namespace) -> Iterator[Table]:
     """Of each graph, the errors of its rows when the constants are fitted to the other three."""
-    print("\n**Held out: each graph predicted from the other three**\n")
-    print("| graph | one GPU | EnumOpt | bound | least measured |\n|---|---|---|---|---|")
-    for name in FOUR:
-        others = [other for other in FOUR if other != name]
-        topology = with_constants(f"{machine}-first-fit", fit(machine, others, HELD_OUT_STARTS))
-        off = [f"{100 * (np.exp(e) - 1):+.0f} %" for e in errors(topology, machine, [name])]
-        limit = least_measured(machine, name)
-        print(f"| `{name}` | {' | '.join(off)} | {bound(topology, name):.1f} | {limit:.1f} |")
+    for machine in args.machines:
+        rows = []
+        for name in FOUR:
+            others = [other for other in FOUR if other != name]
+            topology = with_constants(f"{machine}-first-fit", fit(machine, others, HELD_OUT_STARTS))
+            off = [f"{100 * (np.exp(e) - 1):+.0f} %" for e in errors(topology, machine, [name])]
+            limit = least_measured(machine, name)
+            rows.append([f"`{name}`", *off, f"{bound(topology, name):.1f}", f"{limit:.1f}"])
+        yield Table(
+            f"{machine} held out",
+            f"Held out on `{machine}`: each graph predicted from the other three (ms)",
+            ["graph", "one GPU", "EnumOpt", "bound", "least measured"],
+            rows,
+        )
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--machines", nargs="+", choices=TABLES, default=list(TABLES))
+
+
+PARTS = {"presets": presets, "held-out": held_out, "fit": fitted}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("machines", nargs="*", default=list(TABLES))
-    parser.add_argument("--check", action="store_true", help="show the presets as they are")
-    options = parser.parse_args()
-    for machine in options.machines:
-        old = with_constants(f"{machine}-first-fit", constants(f"{machine}-first-fit"))
-        show(machine, old, f"`{machine}-first-fit`")
-        if options.check:
-            show(machine, with_constants(machine, constants(machine)), f"`{machine}`")
-            continue
-        values = fit(machine)
-        print(
-            f"\n{machine}:", ", ".join(f"{n} {v:g}" for n, v in zip(CONSTANTS, values, strict=True))
-        )
-        show(machine, with_constants(f"{machine}-first-fit", values), f"`{machine}`, fitted")
-        show_held_out(machine)
+    tables.main(__doc__, PARTS, options)
 
 
 if __name__ == "__main__":

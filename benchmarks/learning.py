@@ -349,7 +349,7 @@ def show_machines(tables: Any, known: dict[str, float]) -> None:
             print(f"| `{name}` | {how} | " + " | ".join(spread(values, k) for k in keys) + " |")
 
 
-if __name__ == "__main__":
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
     one = commands.add_parser("run")
@@ -370,3 +370,7 @@ if __name__ == "__main__":
         print("\n".join(job.name for job in jobs()))
     else:
         show(options.files)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,24 +1,26 @@
 """How fast the page of `dop report` and `dop view` is in a browser.
 
-    python benchmarks/page.py [VERTICES]
+    python benchmarks/page.py run [--vertices N]
 
-Prints seconds until the page is shown, frames per second while a timeline and the graph are panned,
-and milliseconds from a change in the page until it shows the answer of the server (the what-if);
-and the load average of the machine before. Needs the extra `browser` and a Chromium, which
-`CHROMIUM` may name.
+Measured are seconds until the page is shown, frames per second while a timeline and the graph are
+panned, and milliseconds from a change in the page until it shows the answer of the server (the
+what-if); and the load average of the machine before. Needs the extra `browser` and a Chromium,
+which `CHROMIUM` may name.
 """
 
+import argparse
 import os
 import shutil
-import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
 from time import perf_counter
 from typing import Any
 
 import numpy as np
-from playwright.sync_api import sync_playwright
+import tables
+from tables import Table
 
 import doppler as dp
 from doppler.programs import random_dag
@@ -39,28 +41,34 @@ CHANGE = """async ([vertex, device]) => { const { whatIf } = report;
     return performance.now() - begun; }"""
 
 
-def main() -> None:
-    vertices = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
+def browsed(args: argparse.Namespace) -> Iterator[Table]:
+    """How fast the page is."""
+    from playwright.sync_api import sync_playwright  # the tables can be shown without it
+
+    vertices = args.vertices
     graph = random_dag(vertices=vertices, depth=max(vertices // 40, 2), seed=0)
     topology = dp.Topology.uniform(8, flops_per_s=1e13, bandwidth_bytes_per_s=1e11)
     plan = dp.place(graph, topology, "critical-path")
     what_if = WhatIf(dp.Problem(graph, topology), plan)
     traces = {"critical-path": what_if.outcome.trace}
-    print(f"{graph.num_vertices} vertices, 8 devices, load average {os.getloadavg()[0]:.1f}")
+    title = f"{graph.num_vertices:,} vertices, 8 devices, load average {os.getloadavg()[0]:.1f}"
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as running:
         path = Path(folder) / "report.html"
         dp.write_report(traces, path, graph=graph, topology=topology)
         browser = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1280, "height": 900})
         loads = [load_s(page, path.as_uri()) for _ in range(LOADS)]
-        print(f"{'shown after':28} {np.median(loads):7.2f} s ({path.stat().st_size / 1e6:.1f} MB)")
+        size = f"{path.stat().st_size / 1e6:.1f} MB"
+        rows = [["shown after", f"{np.median(loads):.2f} s", size]]
         for name in ("timeline", "graph"):
             rate, worst_ms = panned(page, page.locator(f"canvas.{name}").first)
-            print(f"{'panning the ' + name:28} {rate:7.1f} frames/s (longest {worst_ms:.0f} ms)")
+            longest = f"longest {worst_ms:.0f} ms"
+            rows.append([f"panning the {name}", f"{rate:.1f} frames/s", longest])
         took = answers_ms(page, ViewSession(ViewContent("plan", traces, graph, topology), what_if))
-        shown = f"{np.median(took):7.1f} ms (longest {max(took):.0f} ms)"
-        print(f"{'moving a vertex, until shown':28} {shown}")
+        took_ms = [f"{np.median(took):.0f} ms", f"longest {max(took):.0f} ms"]
+        rows.append(["moving a vertex, until shown", *took_ms])
         browser.close()
+    yield Table("browser", title, ["", "", ""], rows)
 
 
 def load_s(page: Any, url: str) -> float:
@@ -109,6 +117,14 @@ def answers_ms(page: Any, session: ViewSession) -> list[float]:
         server.shutdown()
         thread.join()
     return took
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--vertices", type=int, default=2000)
+
+
+def main() -> None:
+    tables.main(__doc__, {"browser": browsed}, options)
 
 
 if __name__ == "__main__":

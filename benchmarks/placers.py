@@ -1,27 +1,32 @@
 """How good are the placers? The paper's workloads on three machines, against a lower bound.
 
-Run it as `python benchmarks/placers.py`: five minutes, of which 10 s of search for each of 12
-problems, then how placing scales to 100,000 vertices. Instead of that,
+    python benchmarks/placers.py run [PART …] [--only PATTERN] [--results FILE]
+    python benchmarks/placers.py show FILE
 
-- `--long` searches six problems for 5 minutes and for 30 s, and shows whether 30 s are enough;
-- `--moves` compares a move of search with a whole simulation;
-- `--exact` solves random graphs of 10 to 30 vertices with CP-SAT, a minute each.
+- `search`: 10 s of search for each of 12 problems, against instant placers and a lower bound;
+- `long`: six problems searched for 5 minutes and for 30 s, to see whether 30 s are enough;
+- `moves`: a move of search against a whole simulation;
+- `scaling`: how placing scales to 100,000 vertices;
+- `exact`: random graphs of 10 to 30 vertices solved with CP-SAT, a minute each.
 
 `--only a100x2-t4x2/ffnn` does one problem, `--only 'scaling/m-*'` the placers of that name, `--only
-'reference:4/*'` (of `--exact`) a machine. Search uses two cores however many there are, so that
+'reference:4/*'` (of `exact`) a machine. Search uses two cores however many there are, so that
 several processes may run side by side, each on cores of its own:
 
-    taskset -c 0,1 python benchmarks/placers.py --long --only p100x4-first-fit/ffnn &
-    taskset -c 2,3 python benchmarks/placers.py --long --only p100x4-first-fit/chainmm &
+    taskset -c 0,1 python benchmarks/placers.py run long --only p100x4-first-fit/ffnn &
+    taskset -c 2,3 python benchmarks/placers.py run long --only p100x4-first-fit/chainmm &
 """
 
 import argparse
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatch
 from itertools import product
 from time import perf_counter, process_time
 
 import numpy as np
+import tables
+from tables import Table
 from workloads import graph_of
 
 from doppler.errors import DopplerError
@@ -78,11 +83,21 @@ def instant(graph: Graph, topology: Topology) -> dict[str, float]:
     return found
 
 
-def compare(labels: list[str], seconds: float) -> None:
-    print(f"\nMakespans in ms, simulated; {seconds:.0f} s of search\n")
-    head = "  topology/workload           bound  enumerative  (paper)   best heuristic"
-    print(head + "           search   gap")
-    for label in labels:
+def wanted(labels: Sequence[str], args: argparse.Namespace) -> list[str]:
+    """Those that a pattern asks for, once kernels are compiled."""
+    warm_up_search()
+    return [label for label in labels if fnmatch(label, args.only)]
+
+
+def cells_of(label: str) -> list[str]:
+    """`topology/workload` as two cells."""
+    return [f"`{part}`" for part in label.split("/")]
+
+
+def compare(args: argparse.Namespace) -> Iterator[Table]:
+    """Some seconds of search against the best of the instant placers and a lower bound."""
+    rows, seconds = [], args.seconds or 10.0
+    for label in wanted(PROBLEMS, args):
         graph, topology = problem(label)
         found = instant(graph, topology)
         best = min(found, key=lambda key: found[key])
@@ -90,42 +105,48 @@ def compare(labels: list[str], seconds: float) -> None:
         bound = lower_bounds(graph, topology).best_s
         machine, _, name = label.partition("/")
         measured = machine in TABLES and paper_figures(TABLES[machine])["enumerative"][name].mean
-        paper = f"({measured})" if measured else ""
-        print(
-            f"  {label:<25} {bound * 1e3:>7.1f} {found['enumerative']:>12.1f}"
-            f" {paper:>8}   {best:<14} {found[best]:>7.1f}"
-            f" {cost_s * 1e3:>8.1f} {100 * gap(cost_s, bound):>4.1f}%",
-            flush=True,
-        )
-
-
-def show_convergence(labels: list[str], seconds: float) -> None:
-    """Whether a tenth of the time comes within 1 % of all of it."""
-    print(f"\n{seconds:.0f} s of search on {CORES} cores against {seconds / 10:.0f} s (ms)\n")
-    print(
-        f"  topology/workload         {seconds:>6.0f} s  within 1 % after  {seconds / 10:>6.0f} s"
+        cells = [f"{bound * 1e3:.1f}", f"{found['enumerative']:.1f}", f"{measured or ''}"]
+        cells += [f"{found[best]:.1f} (`{best}`)", f"{cost_s * 1e3:.1f}"]
+        rows.append([*cells_of(label), *cells, f"{100 * gap(cost_s, bound):.1f} %"])
+    yield Table(
+        "search",
+        f"Simulated makespans in ms, with {seconds:.0f} s of search",
+        [
+            *("topology", "workload", "lower bound", "enumerative", "paper's EnumOpt, measured"),
+            *("best instant placer", f"search, {seconds:.0f} s", "gap"),
+        ],
+        rows,
     )
-    for label in labels:
+
+
+def convergence(args: argparse.Namespace) -> Iterator[Table]:
+    """Whether a tenth of the time comes within 1 % of all of it."""
+    rows, seconds = [], args.seconds or 300.0
+    for label in wanted(LONG, args):
         graph, topology = problem(label)
         long_s, near = searched(graph, topology, seconds)
         short_s, _ = searched(graph, topology, seconds / 10)
         after = f"{near[0]:.1f} s" if near else "the start"
-        print(
-            f"  {label:<25} {long_s * 1e3:>8.2f} {after:>17} {short_s * 1e3:>9.2f}"
-            f" {100 * (short_s / long_s - 1):>+7.2f}%",
-            flush=True,
-        )
+        cells = [f"{long_s * 1e3:.2f}", after, f"{short_s * 1e3:.2f}"]
+        rows.append([*cells_of(label), *cells, f"{100 * (short_s / long_s - 1):+.2f} %"])
+    yield Table(
+        "long",
+        f"{seconds:.0f} s of search on {CORES} cores against {seconds / 10:.0f} s (ms)",
+        [
+            *("topology", "workload", f"{seconds:.0f} s", "within 1 % of it after"),
+            *(f"{seconds / 10:.0f} s", "difference"),
+        ],
+        rows,
+    )
 
 
-def show_moves(labels: list[str]) -> None:
+def moves(args: argparse.Namespace) -> Iterator[Table]:
     """A move of search, which ends as soon as it must be rejected, against a whole simulation.
 
     Both near the best assignment of a short search: from there on most moves are rejected.
     """
-    print("\nA move of search against a whole simulation, one core (µs of CPU)\n")
-    print("| topology | workload | a move | a simulation | ratio |")
-    print("|---|---|---|---|---|")
-    for label in labels:
+    rows = []
+    for label in wanted(LONG, args):
         graph, topology = problem(label)
         starts = starting_points(Problem(graph, topology), 0)
         config = SearchConfig(evaluations=MOVES, chains=1)
@@ -142,18 +163,22 @@ def show_moves(labels: list[str]) -> None:
         simulator.makespans(graph, near, threads=1)
         whole_s = (process_time() - began) / MOVES
         cells = [f"{move_s * 1e6:.1f}", f"{whole_s * 1e6:.1f}", f"{whole_s / move_s:.1f}"]
-        print(f"| {' | '.join([f'`{part}`' for part in label.split('/')] + cells)} |", flush=True)
+        rows.append([*cells_of(label), *cells])
+    yield Table(
+        "moves",
+        "A move of search against a whole simulation, one core (µs of CPU)",
+        ["topology", "workload", "a move", "a simulation", "ratio"],
+        rows,
+    )
 
 
-def show_exact(labels: list[str], seconds: float) -> None:
+def exact(args: argparse.Namespace) -> Iterator[Table]:
     """Random graphs solved by CP-SAT: the best static schedule, and what the runtime makes of it.
 
-    `gap` is the worst of static length to bound; `simulated` the mean over graphs of the makespan
-    of the schedule's assignment, relative to its static length, and its worst.
+    *Simulated / static* is the makespan of the schedule's assignment over its static length.
     """
-    print(f"\nCP-SAT on random graphs, {2 * EXACT_SEEDS} of each size, {seconds:.0f} s each\n")
-    print("  topology/vertices   proven    median s   longest s      gap     simulated / static")
-    for label in labels:
+    rows, seconds = [], args.seconds or 60.0
+    for label in wanted(EXACT, args):
         name, _, vertices = label.partition("/")
         topology = read_topology(name)
         found: list[ExactResult] = []
@@ -162,13 +187,19 @@ def show_exact(labels: list[str], seconds: float) -> None:
             found.append(solve_exactly(Problem(graph, topology), seconds=seconds))
         took = [result.seconds for result in found]
         ratio = [result.makespan_s / result.static_s for result in found]
-        print(
-            f"  {label:<19} {sum(result.proven for result in found):>4}/{len(found)}"
-            f" {np.median(took):>11.1f} {max(took):>11.1f}"
-            f" {100 * max(gap(r.static_s, r.bound_s) for r in found):>7.2f}%"
-            f" {np.mean(ratio):>12.3f}, at most {max(ratio):.3f}",
-            flush=True,
-        )
+        cells = [f"{sum(result.proven for result in found)} of {len(found)}"]
+        cells += [f"{each:.1f} s" for each in (np.median(took), max(took))]
+        cells += [f"{each:.3f}" for each in (np.mean(ratio), max(ratio))]
+        rows.append([f"`{name}`", vertices, *cells])
+    yield Table(
+        "exact",
+        f"CP-SAT on random graphs, {2 * EXACT_SEEDS} of each size, {seconds:.0f} s each at most",
+        [
+            *("topology", "vertices", "proven optimal", "median", "longest"),
+            *("simulated / static, mean", "at most"),
+        ],
+        rows,
+    )
 
 
 def random_graph(vertices: int, topology: Topology, seed: int, *, long: bool) -> Graph:
@@ -188,52 +219,38 @@ def random_graph(vertices: int, topology: Topology, seed: int, *, long: bool) ->
     return build_graph(**columns)
 
 
-def show_scaling(labels: list[str]) -> None:
-    print("\nSeconds to place a random graph on v100x8\n")
-    print(f"  {'':<15}" + "".join(f"{size:>10,}" for size in SIZES))
-    topology = read_topology("v100x8")
+def scaling(args: argparse.Namespace) -> Iterator[Table]:
+    """Seconds to place graphs of more and more vertices."""
+    rows, topology = [], read_topology(V100)
     graphs = [random_dag(vertices=n, depth=n // 50, bytes_per_flop=2e-6, seed=0) for n in SIZES]
-    for label in labels:
+    for label in wanted(SCALING, args):
         name, times = label.partition("/")[2], []
         for graph in graphs:
             placer = make_placer(name)
             began = perf_counter()
             placer.place(Problem(graph, topology), seed=0)
             times.append(perf_counter() - began)
-        print(f"  {name:<15}" + "".join(f"{t:>10.2f}" for t in times), flush=True)
+        rows.append([f"`{name}`", *(f"{seconds:.2f}" for seconds in times)])
+    head = ["placer", *(f"{size:,}" for size in SIZES)]
+    yield Table("scaling", f"Seconds to place a random graph on `{V100}`", head, rows)
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seconds", type=float, help="10, or 300 of `long`, 60 of `exact`")
+    parser.add_argument("--only", default="*", metavar="PATTERN")
+
+
+PARTS = {
+    "search": compare,
+    "long": convergence,
+    "moves": moves,
+    "scaling": scaling,
+    "exact": exact,
+}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--seconds", type=float, help="10, or 300 with --long, 60 with --exact")
-    parser.add_argument("--only", default="*", metavar="PATTERN")
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--long", action="store_true")
-    what.add_argument("--exact", action="store_true")
-    what.add_argument("--moves", action="store_true")
-    options = parser.parse_args()
-
-    def wanted(labels: list[str]) -> list[str]:
-        return [label for label in labels if fnmatch(label, options.only)]
-
-    few = LONG if options.long or options.moves else EXACT
-    known = few if options.long or options.moves or options.exact else PROBLEMS + SCALING
-    if not wanted(known):
-        parser.error(f"--only {options.only}: none of {', '.join(known)}")
-    warm_up_search()
-    if options.long:
-        show_convergence(wanted(LONG), options.seconds or 300.0)
-    elif options.moves:
-        show_moves(wanted(LONG))
-    elif options.exact:
-        show_exact(wanted(EXACT), options.seconds or 60.0)
-    else:
-        if wanted(PROBLEMS):
-            compare(wanted(PROBLEMS), options.seconds or 10.0)
-        if wanted(SCALING):
-            show_scaling(wanted(SCALING))
+    tables.main(__doc__, PARTS, options)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Pretraining by two processes against one: updates per second, and that both learn the same.
 
-    python benchmarks/rank_training.py [--ranks 2] [--updates 24] [--problems-per-step 4]
+    python benchmarks/rank_training.py run [--ranks 2] [--updates 24] [--problems-per-step 4]
 
 Each process computes on one thread. Where other programs use the cores, the time of a process says
 little; so seconds of the processor are compared as well: those that one process takes for an update
@@ -11,6 +11,7 @@ import argparse
 import os
 import pickle
 import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -18,8 +19,10 @@ from time import perf_counter, process_time
 from typing import NamedTuple
 
 import numpy as np
+import tables
 import torch
 import torch.distributed as dist
+from tables import Table
 
 from doppler.base.arrays import FloatArray
 from doppler.datasets.recipe import Recipe
@@ -82,25 +85,34 @@ def ranks(count: int, args: argparse.Namespace) -> list[Trained]:
         return [Trained(*pickle.loads((folder / str(r)).read_bytes())) for r in range(count)]
 
 
-def main() -> None:
-    """Print a table."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--updates", type=int, default=24)
-    parser.add_argument("--problems-per-step", type=int, default=4)
-    args = parser.parse_args()
+def updates(args: argparse.Namespace) -> Iterator[Table]:
+    """One process against several."""
     (one,) = ranks(1, args)
-    several = ranks(args.ranks, args)
+    several, rows = ranks(args.ranks, args), []
     slowest = np.max([each.cpu_s for each in several], axis=0)
-    print(f"{args.updates} updates from {args.problems_per_step} problems each")
-    print("| | one process | | ratio |\n|---|---|---|---|")
     for what, alone, many in (
         ("seconds", one.wall_s.sum(), several[0].wall_s.sum()),
         ("seconds of the processor, of the slowest rank", one.cpu_s.sum(), slowest.sum()),
     ):
-        print(f"| {what} | {alone:.2f} | {many:.2f} by {args.ranks} | {alone / many:.2f} |")
+        rows.append([what, f"{alone:.2f}", f"{many:.2f}", f"{alone / many:.2f}×"])
     same = all(each.weights == one.weights for each in several)
-    print("weights after that:", "the same, bit for bit" if same else "NOT the same")
+    yield Table(
+        f"{args.ranks} of {args.problems_per_step}",
+        f"{args.updates} updates from {args.problems_per_step} problems each",
+        ["", "one process", f"{args.ranks} processes", "speed-up"],
+        rows,
+        f"Weights after that: {'the same, bit for bit' if same else 'NOT the same'}.",
+    )
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--updates", type=int, default=24)
+    parser.add_argument("--problems-per-step", type=int, default=4)
+
+
+def main() -> None:
+    tables.main(__doc__, {"updates": updates}, options)
 
 
 if __name__ == "__main__":

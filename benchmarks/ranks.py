@@ -1,6 +1,6 @@
 """Two processes against one with two devices: what a tensor that crosses costs beyond its copy.
 
-    python benchmarks/ranks.py [--hops N] [--bytes B …] [--rounds R] [--mode dynamic|fixed]
+    python benchmarks/ranks.py run [--hops N] [--bytes B …] [--rounds R] [--mode dynamic|fixed]
 
 A chain of additions goes to and fro between two CPU devices, so that every result crosses and
 nothing else runs meanwhile. The same chain runs in one process with two devices, and in two
@@ -8,7 +8,7 @@ processes over gloo; a second chain stays on one device, and shows what a local 
 Beside them, the copy alone: tensors go to and fro between the same processes by gloo's own send and
 receive, with receives posted before, as the engine has them. Rounds of all of these take turns.
 
-Printed are microseconds per hop, the 10th percentile of all runs, which other programs disturb
+Measured are microseconds per hop, the 10th percentile of all runs, which other programs disturb
 least; what two processes take more than one; and how much of that is beyond gloo's copy.
 """
 
@@ -17,13 +17,16 @@ import json
 import os
 import tempfile
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import numpy as np
+import tables
 import torch
 import torch.distributed as dist
+from tables import Table
 
 import doppler as dp
 from doppler.engine.config import EngineConfig
@@ -103,14 +106,8 @@ def rank_main(folder: Path, rank: int, args: argparse.Namespace) -> None:
     os._exit(0)
 
 
-def main() -> None:
-    """Print a table."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--hops", type=int, default=200)
-    parser.add_argument("--bytes", type=int, nargs="+", default=SIZES)
-    parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--mode", choices=MODES, default="dynamic")
-    args = parser.parse_args()
+def hops(args: argparse.Namespace) -> Iterator[Table]:
+    """What a hop costs."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         children = []
@@ -121,18 +118,31 @@ def main() -> None:
         for pid in children:
             os.waitpid(pid, 0)
         found = json.loads((folder / "found.json").read_text())
-    print(f"µs per hop, mode {args.mode}, 10th percentile of {args.rounds * RUNS} runs")
-    print("| bytes | | one process | two processes | more | copy by gloo | beyond it |")
-    print("|---|---|---|---|---|---|---|")
+    rows = []
     for size in args.bytes:
         least = {what: np.percentile(runs, 10) for what, runs in found[str(size)].items()}
         for what in CHAINS:
             one, two = least[f"one {what}"], least[f"two {what}"]
             copy = least["copy"] if what == "crosses" else 0.0
-            print(
-                f"| {size:,} | {what} | {one:.1f} | {two:.1f} | {two - one:.1f} | {copy:.1f} | "
-                f"{two - one - copy:.1f} |"
-            )
+            values = (one, two, two - one, copy, two - one - copy)
+            rows.append([f"{size:,}", what, *(f"{value:.1f}" for value in values)])
+    yield Table(
+        f"hops, {args.mode}",
+        f"µs per hop, mode {args.mode}, 10th percentile of {args.rounds * RUNS} runs",
+        ["bytes", "", "one process", "two processes", "more", "copy by gloo", "beyond it"],
+        rows,
+    )
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--hops", type=int, default=200)
+    parser.add_argument("--bytes", type=int, nargs="+", default=SIZES)
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--mode", choices=MODES, default="dynamic")
+
+
+def main() -> None:
+    tables.main(__doc__, {"hops": hops}, options)
 
 
 if __name__ == "__main__":

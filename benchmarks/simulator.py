@@ -1,6 +1,6 @@
 """How fast is the simulator? Against SimPy, per core, by size, and from a cold start.
 
-Run it as `python benchmarks/simulator.py`; it takes a minute or two.
+Run it as `python benchmarks/simulator.py run`; it takes a minute or two.
 """
 
 import os
@@ -8,12 +8,14 @@ import subprocess
 import sys
 import tempfile
 import tracemalloc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 
 import numpy as np
+import tables
+from tables import Table
 
 from doppler.assignment import Assignment, write_assignment
 from doppler.graph import Graph, build_graph, write_graph
@@ -131,18 +133,6 @@ def best_s(call: Callable[[], object], rounds: int = ROUNDS) -> float:
     return min(seconds)
 
 
-def print_table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table: two columns of text on the left, numbers on the right."""
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    print(f"\n{title}\n")
-    for row in (head, ["-" * width for width in widths], *rows):
-        cells = [
-            f"{cell:<{width}}" if i < 2 else f"{cell:>{width}}"
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        print("  " + "  ".join(cells).rstrip())
-
-
 def alternatives(case: Case) -> list[Callable[[], list[float]]]:
     """The makespans of the first assignments by SimPy, two ways, and by `ReferenceSimulator`."""
     from simpy_model import SimPyModel  # other benchmarks use this file where SimPy is not
@@ -158,10 +148,10 @@ def alternatives(case: Case) -> list[Callable[[], list[float]]]:
     ]
 
 
-def against_simpy(all_cases: Sequence[Case]) -> None:
+def against_simpy(_: object) -> Iterator[Table]:
     """Time SimPy, `ReferenceSimulator` and `Simulator` on the same assignments."""
     times, differences = [], []
-    for case in all_cases:
+    for case in cases():
         runs = alternatives(case)
         expected = case.simulator.makespans(case.graph, case.devices[:CHECKED])
         errors = [float(np.abs(np.array(run()) / expected - 1).max()) for run in runs]
@@ -169,42 +159,45 @@ def against_simpy(all_cases: Sequence[Case]) -> None:
             raise SystemExit(f"{case.name}: makespans differ by {errors}")
         differences.append([*case.name, *(f"{error:.2%}" if error else "0" for error in errors)])
         slow, fast = [best_s(run, rounds=3) / CHECKED for run in runs], case.batch_s()
-        cells = [f"{seconds * 1e6:,.0f} ({seconds / fast:,.0f}x)" for seconds in slow]
+        cells = [f"{seconds * 1e6:,.0f} ({seconds / fast:,.0f}×)" for seconds in slow]
         times.append([*case.name, *cells, f"{fast * 1e6:.1f}"])
     names = ["SimPy, events", "SimPy, counters", "ReferenceSimulator"]
-    print_table(
-        "1. Against SimPy: microseconds per evaluation on one core (and multiples of Simulator's)",
-        ["graph", "semantics", *names, "Simulator"],
+    yield Table(
+        "simpy",
+        "µs per evaluation of a random assignment on one core, and multiples of `Simulator`'s",
+        ["graph", "semantics", *names, "`Simulator`"],
         times,
     )
-    print_table(
-        f"   Largest relative difference from Simulator's makespans of {CHECKED} assignments",
+    yield Table(
+        "differences",
+        f"Largest difference from `Simulator`'s makespans of {CHECKED} assignments",
         ["graph", "semantics", *names],
         differences,
     )
 
 
-def per_core(all_cases: Sequence[Case]) -> None:
-    """Print evaluations per second, on one thread and on two."""
+def per_core(_: object) -> Iterator[Table]:
+    """Evaluations per second, on one thread and on two."""
     rows, reference = [], {}
-    for case in all_cases:
+    for case in cases():
         one, two, same = case.batch_s(), case.batch_s(threads=2), case.batch_s(repeated=True)
         if case.is_reference:
             reference[case.name[0]] = one
         ratio = one / reference[case.name[0]]
-        rows.append([*case.name, f"{1 / one:,.0f}", f"{ratio:.1f}x"])
-        rows[-1] += [f"{1 / two:,.0f}", f"{one / two:.2f}x", f"{1e6 * same:.1f} us"]
-    print_table(
-        f"2. Evaluations per second, in batches of {BATCH:,}",
+        rows.append([*case.name, f"{1 / one:,.0f}", f"{ratio:.1f}×"])
+        rows[-1] += [f"{1 / two:,.0f}", f"{one / two:.2f}×", f"{1e6 * same:.1f}"]
+    yield Table(
+        "threads",
+        f"Evaluations per second, in batches of {BATCH:,}",
         [
             *("graph", "semantics", "one thread", "time / reference"),
-            *("two threads", "speed-up", "one repeated"),
+            *("two threads", "speed-up", "one repeated, µs"),
         ],
         rows,
     )
 
 
-def scaling() -> None:
+def scaling(_: object) -> Iterator[Table]:
     """Time one run, and the memory it takes, as graphs grow deep or wide."""
     rows = []
     for name, width_of in (("32 wide", lambda _: 32), ("10 deep", lambda size: size // 10)):
@@ -215,11 +208,17 @@ def scaling() -> None:
                 case = Case(Shape(name, widths, int(1.3 * size)), topology, count=1)
                 seconds, work = case.batch_s(), size + case.graph.num_edges
                 peak = peak_bytes(case)
-                row = [*case.name, f"{size:,}", f"{seconds:.5f}", f"{seconds / work * 1e6:.3f}"]
+                row = [
+                    *case.name,
+                    f"{size:,}",
+                    f"{seconds * 1e3:.2f}",
+                    f"{seconds / work * 1e6:.3f}",
+                ]
                 rows.append([*row, f"{peak / 1e6:.2f}", f"{peak / work:,.0f}"])
-    print_table(
-        "3. Scaling: one call of makespans with one assignment, E = 1.3 V, 8 devices",
-        ["graph", "semantics", "V", "s", "us / (V+E)", "peak MB", "bytes / (V+E)"],
+    yield Table(
+        "sizes",
+        "One call of `makespans` with one assignment, 1.3 edges per vertex, 8 devices",
+        ["graph", "semantics", "vertices", "ms", "µs / (V+E)", "peak MB", "bytes / (V+E)"],
         rows,
     )
 
@@ -233,9 +232,8 @@ def peak_bytes(case: Case) -> int:
     return peak
 
 
-def start_up() -> None:
+def start_up(_: object) -> Iterator[Table]:
     """Time the command line in processes of their own."""
-    title = "4. Start-up: seconds of a process"
     with tempfile.TemporaryDirectory() as folder:
         graph, assignment = f"{folder}/graph.json", f"{folder}/assignment.json"
         case = Case(CHAIN_MM, "reference:4", count=1)
@@ -248,12 +246,10 @@ def start_up() -> None:
             empty = best_s(lambda: run_doppler(simulate, folder), rounds=1)
             later = best_s(lambda: run_doppler(simulate, folder))
         except subprocess.CalledProcessError as error:
-            lines = error.stderr.strip().splitlines() or ["no message"]
-            print(f"\n{title}\n\n  skipped: `python -m doppler` failed: {lines[-1]}")
-            return
+            raise SystemExit(f"`python -m doppler` failed: {error.stderr}") from error
     rows.append(["simulate", "first, compiles", f"{empty:.2f}"])
     rows.append(["simulate", "later, from the cache", f"{later:.2f}"])
-    print_table(title, ["python -m doppler", "", "s"], rows)
+    yield Table("start", "Start-up: seconds of a process", ["`python -m doppler`", "", "s"], rows)
 
 
 def run_doppler(arguments: list[str], cache: str) -> None:
@@ -267,15 +263,11 @@ def run_doppler(arguments: list[str], cache: str) -> None:
     )
 
 
+PARTS = {"simpy": against_simpy, "threads": per_core, "sizes": scaling, "start": start_up}
+
+
 def main() -> None:
-    """Print all tables."""
-    begin = perf_counter()
-    all_cases = cases()
-    against_simpy(all_cases)
-    per_core(all_cases)
-    scaling()
-    start_up()
-    print(f"\nIn {perf_counter() - begin:.0f} s.")
+    tables.main(__doc__, PARTS)
 
 
 if __name__ == "__main__":

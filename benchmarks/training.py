@@ -1,21 +1,24 @@
-"""What does training cost, and what is it good for?
+"""What does training cost?
 
-Run it as `python benchmarks/training.py`, or with
+Run it as `python benchmarks/training.py run`; it takes two minutes of one core:
 
-- `--speed` (the default; two minutes, one core): CPU time of an episode, where it goes, against its
-  targets and against other ways to train; then how training and inference grow with the graph.
-  What else runs on the machine only adds to these numbers, so the best of some rounds counts.
+- `episodes`: CPU time of an episode, where it goes, against other ways to train;
+- `sizes`: how that grows with the graph;
+- `inference`: how greedy inference does.
+
+What else runs on the machine only adds to these numbers, so the best of some rounds counts.
 """
 
-import argparse
 import resource
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from time import perf_counter, process_time
+from time import process_time
 from typing import Any
 
+import tables
 import torch
+from tables import Table
 from workloads import graph_of
 
 from doppler.graph import Graph
@@ -35,7 +38,7 @@ Pair = tuple[Graph, Topology]
 Parts = dict[str, float]  # seconds of CPU, or milliseconds per episode, by what they were spent on
 
 # CPU seconds per episode of the authors' code on these graphs with its debugging off: reported for
-# it, not measured here. The targets are a thousandth of them, so as many milliseconds.
+# it, not measured here.
 AUTHORS_S = {"chainmm@p100x4": 1.3, "llama-layer@p100x4": 3.8}
 WARM_UP = 5  # updates before the clock starts
 UPDATES_TIMED = 20  # in a round
@@ -43,7 +46,6 @@ ROUNDS = 3  # of which the best counts
 SIZES = (100, 1_000, 10_000)
 WIDE_DEPTH = 5  # layers of a wide graph
 SIZES_BATCH = 4  # episodes per update, the same for all sizes so that they compare
-INFERENCE_TARGET_MS = {229: 50, 10_000: 3_000}  # by the number of vertices
 PER_STEP = {"expert": None, "batch": 1, "messages": "step"}
 PARTS = ("encode", "rollout", "simulate", "search", "gradient")
 
@@ -131,38 +133,39 @@ def best_round(rows: list[Parts], updates: int, batch: int) -> Parts:
     return {key: 1e3 * sum(row[key] for row in least) / updates / batch for key in least[0]}
 
 
-def show_speed() -> None:
-    """CPU time per episode by stage and part, against the targets, then against alternatives."""
-    print("\nMilliseconds of CPU per episode on one core, default preset")
-    print(f"(best of {ROUNDS} rounds of {UPDATES_TIMED} updates; the step is part of `gradient`)\n")
-    head = "".join(f"{part:>10}" for part in (*PARTS, "total"))
-    print(f"  {'':<20}{'stage':<20}{head}   of target")
-    show_alternatives({label: show_stages(label) for label in AUTHORS_S})
+def episodes(_: object) -> Iterator[Table]:
+    """CPU time per episode by stage and part, then against alternatives."""
+    rows, ours_ms = [], {}
+    for label in AUTHORS_S:
+        pair = problem(label)
+        alone, both = costs_ms(pair, one_core(expert=None)), costs_ms(pair, one_core())
+        ours_ms[label] = alone["sim"]["total"]
+        for name, costs in (
+            ("Stage I", alone["imitation"]),
+            ("Stage II without expert", alone["sim"]),
+            ("Stage II", both["sim"]),
+        ):
+            cells = [f"{costs[part]:.2f}" if costs[part] else "" for part in (*PARTS, "total")]
+            rows.append([f"`{label}`", name, *cells])
+    yield Table(
+        "episodes",
+        "ms of CPU per episode on one core, default preset",
+        ["problem", "", *PARTS, "all"],
+        rows,
+        f"The best of {ROUNDS} rounds of {UPDATES_TIMED} updates; the optimizer's step is part of "
+        "the gradient.",
+    )
+    head = ["", *(f"`{label}`" for label in ours_ms)]
+    title = "Other ways to reinforce: ms of CPU per episode, and times ours"
+    yield Table("alternatives", title, head, alternatives(ours_ms))
 
 
-def show_stages(label: str) -> float:
-    """Milliseconds per episode of Stage II without its expert; all stages are printed."""
-    pair, target_ms = problem(label), AUTHORS_S[label]
-    alone, both = costs_ms(pair, one_core(expert=None)), costs_ms(pair, one_core())
-    reinforce_ms = alone["sim"]["total"]
-    for name, row, note in (
-        ("I, imitation", alone["imitation"], ""),
-        ("II, REINFORCE", alone["sim"], f"{reinforce_ms / target_ms:>6.2f} of {target_ms}"),
-        ("II, with expert", both["sim"], ""),
-    ):
-        cells = "".join(f"{row[part]:>10.3f}" for part in (*PARTS, "total"))
-        print(f"  {label:<20}{name:<20}{cells}   {note}", flush=True)
-    return reinforce_ms
+def alternatives(ours_ms: dict[str, float]) -> list[list[str]]:
+    """Rows of other ways to reinforce, against the default preset without its expert."""
 
-
-def show_alternatives(ours_ms: dict[str, float]) -> None:
-    """Other ways to reinforce, against the default preset without its expert."""
-    print("\nOther ways to reinforce: milliseconds of CPU per episode, and times ours\n")
-    print(f"  {'':<46}" + "".join(f"{label:>24}" for label in ours_ms))
-
-    def show(name: str, times_ms: dict[str, float]) -> None:
-        cells = (f"{ms:.2f} ({ms / ours_ms[label]:>6.1f} ×)" for label, ms in times_ms.items())
-        print(f"  {name:<46}" + "".join(f"{cell:>24}" for cell in cells), flush=True)
+    def row(name: str, times_ms: dict[str, float]) -> list[str]:
+        cells = (f"{ms:,.2f} ({ms / ours_ms[label]:,.0f}×)" for label, ms in times_ms.items())
+        return [name, *cells]
 
     def timed(
         config: TrainConfig, updates: int, by: Mapping[str, Update] = UPDATES
@@ -170,38 +173,39 @@ def show_alternatives(ours_ms: dict[str, float]) -> None:
         config = replace(config, stages=("sim",))
         options: dict[str, Any] = {"rounds": 1, "updates": updates, "warm_up": 1, "updated_by": by}
         found = {label: costs_ms(problem(label), config, **options) for label in ours_ms}
-        return {label: row["sim"]["total"] for label, row in found.items()}
+        return {label: costs["sim"]["total"] for label, costs in found.items()}
 
-    one = one_core(expert=None, batch=1)
-    show(f"default: {preset('default').sim.batch} episodes per update", ours_ms)
-    show("default, but an update per episode", timed(one, 100))
-    show("paper preset, an update per episode", timed(one_core("paper"), 100))
-    by_steps = UPDATES | {"sim": reinforce_by_steps}
-    show("readable episode and torch at every step", timed(one, 3, by_steps))
-    show("the same, message passing at every step", timed(one_core(**PER_STEP), 2))
+    one, by_steps = one_core(expert=None, batch=1), UPDATES | {"sim": reinforce_by_steps}
     reported = {label: 1e3 * seconds for label, seconds in AUTHORS_S.items()}
-    show("authors' code, as reported, not measured here", reported)
+    return [
+        row(f"{preset('default').sim.batch} episodes per update", ours_ms),
+        row("an update per episode", timed(one, 100)),
+        row("paper preset, an update per episode", timed(one_core("paper"), 100)),
+        row("readable episode and torch at every step", timed(one, 3, by_steps)),
+        row("the same, message passing at every step", timed(one_core(**PER_STEP), 2)),
+        row("authors' code, as reported, not measured here", reported),
+    ]
 
 
-def show_scaling() -> None:
+def sizes(_: object) -> Iterator[Table]:
     """Training by the size of the graph, of those that grow longer and of those that grow wider."""
-    print(f"\nStage II by size: random graphs on p100x4, {SIZES_BATCH} episodes per update,")
-    print("milliseconds of CPU per episode; linear is 10 times the smaller size. Wide graphs have")
-    print(f"{WIDE_DEPTH} layers, so that candidates are many. Memory is the most that was in use\n")
-    head = "".join(f"{part:>10}" for part in PARTS if part != "search")
-    print(f"  vertices      {head}     total   times smaller   µs per vertex   MB so far")
     config = replace(one_core(expert=None, batch=SIZES_BATCH), stages=("sim",))
-    before_ms = dict[str, float]()
+    kept, rows = [part for part in PARTS if part != "search"], []
     for size in SIZES:
         for shape, depth in (("long", None), ("wide", WIDE_DEPTH)):
             updates, pair = max(20_000 // size, 3), random_problem(size, depth)
-            row = costs_ms(pair, config, updates=updates, warm_up=2)["sim"]
-            cells = "".join(f"{row[part]:>10.2f}" for part in PARTS if part != "search")
-            ms = row["total"]
-            growth = f"{ms / before_ms[shape]:.1f}" if shape in before_ms else ""
-            before_ms[shape] = ms
-            rest = f"{ms:>10.2f}{growth:>16}{1e3 * ms / size:>16.1f}{peak_memory_mb():>12.0f}"
-            print(f"  {size:>8,}  {shape}{cells}{rest}", flush=True)
+            costs = costs_ms(pair, config, updates=updates, warm_up=2)["sim"]
+            cells = [f"{costs[part]:.2f}" for part in (*kept, "total")]
+            per_vertex = f"{1e3 * costs['total'] / size:.1f}"
+            rows.append([f"{size:,}", shape, *cells, per_vertex, f"{peak_memory_mb():.0f}"])
+    yield Table(
+        "sizes",
+        f"Stage II by size: ms of CPU per episode, {SIZES_BATCH} episodes per update",
+        ["vertices", "shape", *kept, "all", "µs per vertex", "MB so far"],
+        rows,
+        f"Random graphs on `p100x4`. Wide graphs have {WIDE_DEPTH} layers, so that candidates are "
+        "many. Memory is the most that was in use.",
+    )
 
 
 def peak_memory_mb() -> float:
@@ -210,44 +214,39 @@ def peak_memory_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
 
 
-def show_inference() -> None:
+def inference(_: object) -> Iterator[Table]:
     """A greedy assignment, from graph to makespan, against one list schedule of critical-path."""
-    print("\nGreedy inference on p100x4, one core, milliseconds end to end\n")
-    print(
-        "  graph             vertices        ms   times critical-path   µs per vertex   of target"
-    )
-    placer = DopplerPlacer(make_policy(preset("default").policy, 0), samples=0)
+    placer, rows = DopplerPlacer(make_policy(preset("default").policy, 0), samples=0), []
     pairs = [problem(label) for label in AUTHORS_S] + [random_problem(size) for size in SIZES]
     for pair in pairs:
         size, name = len(pair[0].assigned), pair[0].name
         ms, other_ms = placing_ms(placer, pair), placing_ms(CriticalPathPlacer(runs=1), pair)
-        target_ms = INFERENCE_TARGET_MS.get(size)
-        note = f"{ms / target_ms:>6.2f} of {target_ms:.0f}" if target_ms else ""
-        cells = f"{ms:>10.1f}{ms / other_ms:>22.2f}{1e3 * ms / size:>16.1f}   {note}"
-        print(f"  {name:<18}{size:>8,}{cells}", flush=True)
+        cells = [f"{ms:.1f}", f"{ms / other_ms:.2f}", f"{1e3 * ms / size:.1f}"]
+        rows.append([f"`{name}`", f"{size:,}", *cells])
+    yield Table(
+        "inference",
+        "Greedy inference on `p100x4`, one core, ms of CPU end to end",
+        ["graph", "vertices", "ms", "times critical path", "µs per vertex"],
+        rows,
+    )
 
 
 def placing_ms(placer: Placer, pair: Pair) -> float:
-    """Milliseconds to place a graph once compiled, the best of some rounds."""
+    """Milliseconds of CPU to place a graph once compiled, the best of some rounds."""
     times = []
     for _ in range(1 + ROUNDS):
-        began = perf_counter()
+        began = process_time()
         placer.place(Problem(*pair))
-        times.append(perf_counter() - began)
+        times.append(process_time() - began)
     return 1e3 * min(times[1:])
 
 
+ALL = {"episodes": episodes, "sizes": sizes, "inference": inference}
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--speed", action="store_true", help="CPU time; this is the default")
-    parser.parse_args()
     torch.set_num_threads(1)
-    show_speed()
-    show_scaling()
-    show_inference()
+    tables.main(__doc__, ALL)
 
 
 if __name__ == "__main__":

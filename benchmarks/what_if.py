@@ -1,16 +1,20 @@
 """How long `dop view` takes to answer a change, against building the page again.
 
-    python benchmarks/what_if.py [VERTICES]
+    python benchmarks/what_if.py run [--vertices N]
 
-Prints seconds of wall-clock and of processor time, medians over changes: of the server's part (the
-change, the simulation, the bound, the answer as text), which is all but the browser's drawing.
+Measured are milliseconds of wall-clock and of processor time, medians over changes: of the server's
+part (the change, the simulation, the bound, the answer as text), which is all but the browser's
+drawing.
 """
 
+import argparse
 import json
-import sys
+from collections.abc import Iterator
 from time import perf_counter, process_time
 
 import numpy as np
+import tables
+from tables import Table
 
 import doppler as dp
 from doppler.programs import random_dag
@@ -20,8 +24,9 @@ from doppler.view.what_if import WhatIf
 CHANGES = 20
 
 
-def main(vertices: int) -> None:
-    graph = random_dag(vertices=vertices, depth=50, seed=0)
+def changes_of(args: argparse.Namespace) -> Iterator[Table]:
+    """What the server takes for each kind of change."""
+    graph = random_dag(vertices=args.vertices, depth=50, seed=0)
     topology = dp.Topology.uniform(8, flops_per_s=1e13, bandwidth_bytes_per_s=1e11)
     assignment = dp.place(graph, topology, "critical-path")
     what_if = WhatIf(dp.Problem(graph, topology), assignment)
@@ -41,13 +46,18 @@ def main(vertices: int) -> None:
         ),
         "undo": what_if.undo,
     }
-    print(f"{graph.num_vertices} vertices, {len(what_if.outcome.trace.vertex)} tasks, 8 devices")
     page_s, _ = measure(lambda: report_html({"page": what_if.outcome.trace}, graph=graph), 3)
-    print(f"{'the whole page again':22} {1e3 * page_s:7.1f} ms")
+    rows = [["the whole page again", f"{1e3 * page_s:.1f}", "", ""]]
     for name, change in changes.items():
         wall_s, cpu_s = measure(lambda change=change: answer(what_if, change), CHANGES)
-        ratio = page_s / wall_s
-        print(f"{name:22} {1e3 * wall_s:7.1f} ms ({1e3 * cpu_s:.1f} ms of processor), {ratio:.1f}x")
+        rows.append([name, f"{1e3 * wall_s:.1f}", f"{1e3 * cpu_s:.1f}", f"{page_s / wall_s:.1f}×"])
+    tasks = len(what_if.outcome.trace.vertex)
+    yield Table(
+        "changes",
+        f"{graph.num_vertices:,} vertices, {tasks:,} tasks, 8 devices",
+        ["", "ms", "ms of processor", "faster than the page"],
+        rows,
+    )
 
 
 def answer(what_if: WhatIf, change) -> str:
@@ -66,5 +76,13 @@ def measure(work, repeats: int) -> tuple[float, float]:
     return float(wall), float(cpu)
 
 
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--vertices", type=int, default=2000)
+
+
+def main() -> None:
+    tables.main(__doc__, {"changes": changes_of}, options)
+
+
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 2000)
+    main()

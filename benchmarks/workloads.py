@@ -1,12 +1,15 @@
 """The paper's workloads on one device against the paper's rows, and how sharding scales.
 
-Run it as `python benchmarks/workloads.py`; it takes half a minute.
+Run it as `python benchmarks/workloads.py run`; it takes half a minute.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
-from time import perf_counter
+from time import process_time
 
 import numpy as np
+import tables
+from tables import Table
 
 from doppler.graph import Graph
 from doppler.placers import lower_bounds, place
@@ -31,9 +34,9 @@ def graph_of(name: str, devices: int) -> Graph:
     return shard(program, devices if name.startswith("llama") else found.parts)
 
 
-def compare_one_device() -> None:
-    print("\nOne device, simulated, against the paper's one-GPU rows (ms)\n")
-    print("  topology  workload       vertices  simulated   bound   paper")
+def compare_one_device(_: object) -> Iterator[Table]:
+    """One device, simulated, against the paper's rows."""
+    rows = []
     for name, table in TABLES.items():
         topology = read_topology(name)
         for label, (paper_ms, _) in paper(table)[ONE_GPU].items():
@@ -42,11 +45,11 @@ def compare_one_device() -> None:
             config = SimConfig(limit_memory=False)
             trace = simulate(graph, topology, place(graph, topology, "single"), config=config)
             ours, bound = trace.makespan_s * 1e3, least_ms(graph, topology)
-            print(
-                f"  {name:<10}{label:<14}{graph.num_vertices:>9}{ours:>11.1f}{bound:>8.1f}"
-                f"{paper_ms:>8.1f}"
-                f"{100 * (ours / paper_ms - 1):>+8.1f}%"
-            )
+            cells = [f"{ms:.1f}" for ms in (ours, bound, paper_ms)]
+            error = f"{100 * (ours / paper_ms - 1):+.1f} %"
+            rows.append([f"`{name}`", f"`{label}`", f"{graph.num_vertices}", *cells, error])
+    head = ["topology", "workload", "vertices", "simulated", "bound", "paper", "error"]
+    yield Table("one", "One device, simulated, against the paper's one-GPU rows (ms)", head, rows)
 
 
 def least_ms(graph: Graph, topology: Topology) -> float:
@@ -64,23 +67,30 @@ def least_ms(graph: Graph, topology: Topology) -> float:
     return max(bounds.path_s, bounds.work_s, bounds.window_s, bounds.host_s) * 1e3
 
 
-def show_scaling() -> None:
-    print("\nSharding a transformer into 8 parts (s)\n")
-    print("  layers  vertices   build  partition   lower  ms/layer")
+def scaling(_: object) -> Iterator[Table]:
+    """Seconds of CPU to shard transformers of more and more layers."""
+    rows = []
     for layers in LAYERS:
-        began = perf_counter()
+        began = process_time()
         program = transformer(layers=layers)
-        built = perf_counter()
+        built = process_time()
         cuts = partition(program, 8)
-        cut = perf_counter()
+        cut = process_time()
         graph = lower(program, cuts)
-        done = perf_counter()
-        print(
-            f"  {layers:>6}{graph.num_vertices:>10}{built - began:>8.2f}{cut - built:>11.2f}"
-            f"{done - cut:>8.2f}{1e3 * (done - began) / layers:>10.1f}"
-        )
+        done = process_time()
+        parts = [f"{each:.2f}" for each in (built - began, cut - built, done - cut, done - began)]
+        each = f"{1e3 * (done - began) / layers:.1f}"
+        rows.append([f"{layers}", f"{graph.num_vertices:,}", *parts, each])
+    head = ["layers", "vertices", "build", "partition", "lower", "all", "ms per layer"]
+    yield Table("sharding", "Sharding a transformer into 8 parts (s of CPU)", head, rows)
+
+
+PARTS = {"one": compare_one_device, "sharding": scaling}
+
+
+def main() -> None:
+    tables.main(__doc__, PARTS)
 
 
 if __name__ == "__main__":
-    compare_one_device()
-    show_scaling()
+    main()

@@ -2,56 +2,20 @@
 
 import importlib
 import json
-import re
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
-from subprocess import PIPE
 
 import numpy as np
 import pytest
+from benchmark_scripts import FOLDER, MISSING, Printed, scripts
 
 pytest.importorskip("torch")
-
-FOLDER = Path(__file__).parents[1] / "benchmarks"
-MISSING = ("pymetis", "mtkahypar", "ortools", "gymnasium", "typer", "rich")
-# Scripts where these cannot be imported. A line of input has the name of one, values of its
-# constants, and command lines; the line of output has what each of them prints.
-BARE = f"""
-import contextlib, io, importlib, json, sys
-sys.modules.update(dict.fromkeys({MISSING!r}))
-sys.path.insert(0, {str(FOLDER)!r})
-for line in sys.stdin:
-    name, constants, commands = json.loads(line)
-    script, printed = importlib.import_module(name), []
-    vars(script).update(constants)
-    for command in commands:
-        sys.argv = [name, *command]
-        with contextlib.redirect_stdout(io.StringIO()) as out:
-            script.main()
-        printed.append(out.getvalue())
-    print(json.dumps(printed), flush=True)
-"""
-Printed = Callable[..., list[str]]
 
 
 @pytest.fixture(scope="module")
 def printed() -> Iterator[Printed]:
-    """What a script prints for each of some command lines; all scripts share one process."""
-    command = [sys.executable, "-c", BARE]
-    with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, text=True) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-
-        def run(script: str, *commands: tuple[str, ...], **constants: object) -> list[str]:
-            process.stdin.write(json.dumps((script, constants, commands)) + "\n")
-            process.stdin.flush()
-            answer = process.stdout.readline()
-            assert answer, f"{script} failed"
-            return [str(text) for text in json.loads(answer)]
-
+    with scripts(MISSING) as run:
         yield run
 
 
@@ -285,38 +249,6 @@ def test_models(tmp_path: Path, printed: Printed) -> None:
     assert f"{ways} 100.0 % | 2.00 × | – |" in shown
 
 
-def test_the_page_of_models_says_what_its_data_say() -> None:
-    lines = (FOLDER / "results" / "models.jsonl").read_text().splitlines()
-    rows = {row["job"].split("/")[1]: row for row in map(json.loads, lines)
-            if row["job"].startswith("sharded/")}  # fmt: skip
-    page = (FOLDER.parent / "docs" / "results" / "models.md").read_text("utf-8")
-    ratios = {
-        key: [row[key] / row["makespan_s"] for row in rows.values()]
-        for key in ("balanced_s", "columns_s", "hosts_s")
-    }
-    ahead = {key: sum(ratio > 1.001 for ratio in found) for key, found in ratios.items()}
-    most, least = max(ratios["columns_s"]), min(ratios["columns_s"])
-    llama, t5 = rows["llama"], rows["t5"]
-    tokens = [row["ways"]["paper"] / row["ways"]["tokens"] for row in rows.values()
-              if row["best"] == "tokens"]  # fmt: skip
-    for claim in (
-        f"ahead of Accelerate's split on {ahead['balanced_s']} of {len(rows)} models, by up to "
-        f"{max(ratios['balanced_s']):.2f} times",
-        f"of tensor parallelism on {ahead['columns_s']} of {len(rows)}, by {least:.2f} to "
-        f"{most:.2f} times",
-        f"Llama-2 7B takes {1e3 * llama['makespan_s']:.0f} ms, "
-        f"{llama['single_s'] / llama['makespan_s']:.2f} times as fast as on one device and "
-        f"{100 * (llama['makespan_s'] / llama['bound_s'] - 1):.1f} % above the bound",
-        f"tensor parallelism takes {1e3 * llama['columns_s']:.0f} ms",
-        f"take {min(tokens):.2f} to {max(tokens):.2f} times as long as those along the tokens",
-        f"T5 ({1e3 * t5['hosts_s']:.1f} against {1e3 * t5['makespan_s']:.1f} ms)",
-    ):
-        assert claim in page
-    assert len(rows) == 10
-    assert ahead["hosts_s"] == 9
-    assert len(tokens) == 5
-
-
 def test_models_on_devices(
     tmp_path: Path,
     printed: Printed,
@@ -373,40 +305,10 @@ def test_load(tmp_path: Path, printed: Printed) -> None:
     assert ran.endswith(shown)
 
 
-def test_the_page_on_devices_says_what_was_measured(printed: Printed) -> None:
-    page = (FOLDER.parent / "docs" / "results" / "devices.md").read_text()
-    text = page.partition("### Where the machine is not")[0]
-    results = FOLDER / "results"
-    known = ""
-    for name in ("engine-h200-modes", "engine-h200"):
-        known += printed("engine_study", ("show", str(results / f"{name}.jsonl")))[0]
-    for line in (results / "stage3.jsonl").read_text().splitlines():
-        known += "".join(f" {np.mean(ms):.1f} " for ms in json.loads(line)["ms"].values())
-    told = re.findall(r"(\d+\.\d) (?:→|to) (\d+\.\d) ms|(\d+\.\d) ms", text)
-    figures = [figure for some in told for figure in some if figure]
-    assert len(figures) > 10
-    assert [figure for figure in figures if figure not in known] == []
-
-
-def test_the_page_on_serving_says_what_was_measured() -> None:
-    page = (FOLDER.parent / "docs" / "results" / "serving.md").read_text()
-    chaos, load = (
-        [json.loads(line) for line in (FOLDER / "results" / name).read_text().splitlines()]
-        for name in ("chaos.jsonl", "load.jsonl")
-    )
-    changes = [row for row in chaos if row["table"] == "drift"]
-    assert f"after {max(max(r['there'], r['back']) for r in changes)} requests at most" in page
-    ways = ("engine", "serving", "serving, exploring")
-    rates = [np.median([row["per_s"] for row in load if row["way"] == way]) for way in ways]
-    assert f"{rates[0]:.0f} requests a second when" in page
-    assert (
-        "{:.0f} through an `OnlinePlacer` that does not explore, and {:.0f}".format(*rates[1:])
-        in page
-    )
-
-
 def test_page(printed: Printed, chromium: str) -> None:
-    (shown,) = printed("page", ("100",), LOADS=1, STEPS=10, CHANGES=2, CHROMIUM=chromium)
+    (shown,) = printed(
+        "page", ("run", "--vertices", "100"), LOADS=1, STEPS=10, CHANGES=2, CHROMIUM=chromium
+    )
     for what in ("shown after", "panning the timeline", "panning the graph", "moving a vertex"):
         assert what in shown
 
@@ -472,3 +374,21 @@ def test_the_table_of_processes_on_a_gpu(tmp_path: Path, printed: Printed) -> No
     assert "| nccl | 2.0 | Duplicate GPU detected |" in text
     assert "| gloo | fixed | 1 | 1 | 3 | 0.0e+00 |" in text
     assert "| fixed | 1,024 | crosses | 10.0 | 10.0 | 0.0 | 4.0 | -4.0 |" in text
+
+
+def test_tables_are_kept_and_shown_again(tmp_path: Path, printed: Printed) -> None:
+    results = str(tmp_path / "workloads.jsonl")
+    run = ("run", "one", "--results", results)
+    ran, again, shown = printed("workloads", run, run, ("show", results))
+    assert "| `p100x4` | `chainmm` | 112 |" in shown
+    assert shown.count("**One device") == 1  # the later one counts
+    assert ran.startswith(shown)
+    assert again.startswith(shown)
+
+
+def test_constants_of_presets_that_are_shown(tmp_path: Path, printed: Printed) -> None:
+    """Nothing in these tables depends on time: the stored ones are those of today's presets."""
+    stored, results = FOLDER / "results" / "presets.jsonl", tmp_path / "presets.jsonl"
+    printed("fit_presets", ("run", "presets", "--machines", "p100x4", "--results", str(results)))
+    lines = stored.read_text("utf-8").splitlines()
+    assert set(results.read_text("utf-8").splitlines()) <= set(lines)
