@@ -5,7 +5,7 @@ machine, place it, in as many processes as there are cores. Stage III and all me
 the engine, one job at a time; jobs of the same graph share an engine, whose inputs are loaded once.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -22,11 +22,12 @@ from doppler.placers.registry import make_placer
 from doppler.problem import Problem
 from doppler.reproduce.budgets import Budgets, Settings
 from doppler.reproduce.experiments.engines import DEVICES, graph_for, sizes_of
-from doppler.reproduce.jobs import TOPOLOGY, WEIGHTS, PaperJob, Result, Workshop
+from doppler.reproduce.jobs import TOPOLOGY, WEIGHTS, PaperJob, Result, Tool, Workshop
 from doppler.scheduler.choose import DYNAMIC
 from doppler.sim import SimConfig, Simulator
 from doppler.topology.io import write_topology
 from doppler.topology.presets import read_topology
+from doppler.topology.topology import Topology
 
 if TYPE_CHECKING:
     from doppler.engine.engine import Engine
@@ -289,10 +290,14 @@ def _stage_three(parameters: Result) -> "RealConfig":
 
 
 def measure(parameters: Result, shop: Workshop) -> Result:
-    """Milliseconds of runs of every row, in turns; rows with the same assignment share them."""
+    """Milliseconds of runs of every row, in turns; rows with the same assignment share them.
+
+    Rows whose job was left undone are left out.
+    """
     problem, began = _problem(parameters, shop), monotonic()
     engine = _engine(problem, parameters, shop)
-    texts = {name: _result(shop, key)[field] for name, key, field in parameters["rows"]}
+    found = {key: shop.result(key) for _, key, _ in parameters["rows"]}
+    texts = {name: r[field] for name, key, field in parameters["rows"] if (r := found[key])}
     distinct = list(dict.fromkeys(texts.values()))
     times, failures = dict[str, list[float]](), dict[str, str]()
     for first in range(0, len(distinct), TOGETHER):
@@ -384,15 +389,24 @@ def _problem(parameters: Result, shop: Workshop) -> Problem:
 
 
 def _engine(problem: Problem, parameters: Result, shop: Workshop) -> "Engine":
-    """An engine on the probed machine; jobs of the same graph share it, whatever their modes."""
+    """An engine on the probed machine, in the mode of a job."""
+    return engine_of(
+        shop.tool,
+        shop.needs[0],
+        problem.topology,
+        parameters["executor"],
+        mode=parameters.get("mode", DYNAMIC),
+        synchronous=parameters.get("synchronous", False),
+    )
+
+
+def engine_of(tool: Tool, key: str, topology: Topology, executor: str, **config: Any) -> "Engine":
+    """An engine on a probed machine; jobs of the same probe share it, whatever their modes."""
     from doppler.engine.config import EngineConfig
     from doppler.engine.engine import Engine
 
-    make: Callable[[], Engine] = lambda: Engine(problem.topology, parameters["executor"])  # noqa: E731
-    engine: Engine = shop.tool.get(shop.needs[0], make)
-    engine.config = EngineConfig(
-        mode=parameters.get("mode", DYNAMIC), synchronous=parameters.get("synchronous", False)
-    )
+    engine: Engine = tool.get(key, lambda: Engine(topology, executor))
+    engine.config = EngineConfig(**config)
     return engine
 
 
