@@ -271,22 +271,26 @@ def train_all(study: Study) -> None:
         for job in {job.key: job for job in wanted}.values()
         if not job.alone and study.is_done(job.needs[0])
     ]
-    with ProcessPoolExecutor(args.workers, mp_context=get_context("spawn")) as pool:
-        coming = {
-            graph: few_runs.submit_starts(
-                pool,
-                graph_of(study, graph),
-                read_topology(topology_file(study, graph)),
-                few_options(study),
-            )
-            for graph in few_graphs(study)
-        }
-        leeway = Leeway(failures=study.failures, done=study.keep)
+    leeway = Leeway(failures=study.failures, done=study.keep)
+    options, graphs = few_options(study), few_graphs(study)
+    machines = {graph: read_topology(topology_file(study, graph)) for graph in graphs}
+    with ExitStack() as stack:
+        coming: dict[str, Any] = {}
+        if args.workers > 1 and graphs:
+            context = get_context("spawn")
+            pool = stack.enter_context(ProcessPoolExecutor(args.workers, mp_context=context))
+            for graph, machine in machines.items():
+                coming[graph] = few_runs.submit_starts(
+                    pool, graph_of(study, graph), machine, options
+                )
         run_jobs(ready, study.folder, workers=args.workers, leeway=leeway)
         for key, error in study.failures.items():
             study.say(f"{key}: {error}")
-        for graph, found in coming.items():
-            study.begun[graph] = {key: future.result() for key, future in found.items()}
+        for graph, machine in machines.items():
+            if graph in coming:
+                study.begun[graph] = {key: one.result() for key, one in coming[graph].items()}
+            else:
+                study.begun[graph] = few_runs.all_starts(graph_of(study, graph), machine, options)
 
 
 def measure_table(study: Study) -> None:
@@ -369,6 +373,7 @@ def few_options(study: Study) -> argparse.Namespace:
         warm_up=0,
         max_runs=6,
         final_runs=0,
+        workers=1,
         threads=None,
     )
 

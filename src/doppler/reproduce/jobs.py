@@ -77,7 +77,8 @@ class Tool:
     """Something that one job leaves open for the next, such as an engine with its inputs loaded."""
 
     def __init__(self) -> None:
-        self._key, self._value, self._open = "", None, ExitStack()
+        self._key, self._open = "", ExitStack()
+        self._value: Any = None
 
     def __enter__(self) -> Self:
         return self
@@ -224,7 +225,8 @@ class _Crew:
     ) -> None:
         self.queue, self.folder, self.workers, self.leeway = list(left), folder, workers, leeway
         self.total, self.done = len(left), 0
-        self._open, self._pool = ExitStack(), None
+        self._open = ExitStack()
+        self._pool: ProcessPoolExecutor | None = None
         self.tool = self._open.enter_context(Tool())
 
     def __enter__(self) -> Self:

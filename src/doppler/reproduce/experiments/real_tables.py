@@ -77,8 +77,8 @@ class RealPlacement:
         names = (*PLACERS, *RIVALS, *OWN.values(), SYS)
         cells: Cells = {name: {} for name in names}
         for graph, column in self.columns.items():
-            found = results.get(column.measured[mode])
-            for name in names if found else ():
+            found = results.get(column.measured[mode]) or {"ms": {}}
+            for name in names:
                 if (cell := _over_seeds(found["ms"], name)).count:
                     cells[name][graph] = cell
         return cells
@@ -204,6 +204,8 @@ class RealStages:
                 ],
             ),
         ]
+        if not any(row[-1] for row in rows):
+            return [], claims, []
         heads = ("stages", "greedy, ms", "best of the run", "first runs of III", "last runs")
         tables = [
             plain(
