@@ -42,8 +42,9 @@ from doppler.placers.registry import make_placer
 from doppler.problem import Problem
 from doppler.reproduce.budgets import MINUTES, Budgets, Settings
 from doppler.reproduce.experiments.engines import graph_for
-from doppler.reproduce.experiments.real_jobs import RealJobs, engine_of
+from doppler.reproduce.experiments.real_jobs import RealJobs
 from doppler.reproduce.experiments.real_tables import LAYER, RealPlacement, RealStages
+from doppler.reproduce.experiments.real_work import engine_of
 from doppler.reproduce.jobs import (
     TOPOLOGY,
     Leeway,

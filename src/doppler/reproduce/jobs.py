@@ -39,12 +39,12 @@ KINDS = {  # "module:function", which takes parameters and a `Workshop`
     "untrained": "doppler.reproduce.learning:untrained",
     "stages": "doppler.reproduce.learning:train_in_stages",
     "grow": "doppler.reproduce.experiments.growth:grow",
-    "probe": "doppler.reproduce.experiments.real_jobs:probe_machine",
-    "real-place": "doppler.reproduce.experiments.real_jobs:place",
-    "real-train": "doppler.reproduce.experiments.real_jobs:train",
-    "real-refine": "doppler.reproduce.experiments.real_jobs:refine",
-    "real-measure": "doppler.reproduce.experiments.real_jobs:measure",
-    "real-validate": "doppler.reproduce.experiments.real_jobs:validate_simulator",
+    "probe": "doppler.reproduce.experiments.real_work:probe_machine",
+    "real-place": "doppler.reproduce.experiments.real_work:place",
+    "real-train": "doppler.reproduce.experiments.real_work:train",
+    "real-refine": "doppler.reproduce.experiments.real_work:refine",
+    "real-measure": "doppler.reproduce.experiments.real_work:measure",
+    "real-validate": "doppler.reproduce.experiments.real_work:validate_simulator",
 }
 
 

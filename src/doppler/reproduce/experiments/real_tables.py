@@ -169,51 +169,22 @@ class RealStages:
         greedy = {name: _over_seeds(ms, f"{name}, greedy") for name in self.runs}
         best = {name: _over_seeds(ms, f"{name}, best") for name in self.runs}
         curves = {name: _curves(results, jobs) for name, jobs in self.runs.items()}
+        begins = {n: spread(curve[0][1] for curve in some) for n, some in curves.items()}
+        ends = {n: spread(curve[-1][1] for curve in some) for n, some in curves.items()}
+        claims = _claims(greedy, best, begins)
         rows = [
             (
-                name,
-                greedy[name],
-                best[name],
-                spread(curve[0][1] for curve in curves[name]),
-                spread(curve[-1][1] for curve in curves[name]),
+                *(name, greedy[name], best[name], begins[name], ends[name]),
                 _mean(results, jobs, "executions"),
                 len([job for job in jobs if results.get(job)]),
             )
             for name, jobs in self.runs.items()
         ]
-        first = {
-            name: spread(curve[0][1] for curve in curves[name]) for name in ("III", "I+II+III")
-        }
-        claims = [
-            claim(
-                "Training on the system alone is worse than after the other stages (greedy)",
-                [
-                    Inequality(name, greedy[name], greedy["III"])
-                    for name in ("I+II+III", "I+III", "II+III")
-                ],
-            ),
-            claim(
-                "Stage III begins lower after Stages I and II than without them",
-                [Inequality("first runs", first["I+II+III"], first["III"])],
-            ),
-            claim(
-                "Stage III improves on Stages I and II",
-                [
-                    Inequality("greedy", greedy["I+II+III"], greedy["I+II"]),
-                    Inequality("best of the run", best["I+II+III"], best["I+II"]),
-                ],
-            ),
-        ]
         if not any(row[-1] for row in rows):
             return [], claims, []
         heads = ("stages", "greedy, ms", "best of the run", "first runs of III", "last runs")
-        tables = [
-            plain(
-                f"Llama-layer, measured on `{self.settings.executor}`",
-                (*heads, "executions", "seeds"),
-                rows,
-            )
-        ]
+        title = f"Llama-layer, measured on `{self.settings.executor}`"
+        tables = [plain(title, (*heads, "executions", "seeds"), rows)]
         if any(curves.values()):
             tables.append(_curve_table(curves))
         lines = {
@@ -223,6 +194,32 @@ class RealStages:
         }
         charts = [LineChart("Stage III, seed 0", "executions", "ms", lines)] if lines else []
         return tables, claims, charts
+
+
+def _claims(
+    greedy: Mapping[str, Spread], best: Mapping[str, Spread], begins: Mapping[str, Spread]
+) -> list[Claim]:
+    """What the paper says about the stages."""
+    return [
+        claim(
+            "Training on the system alone is worse than after the other stages (greedy)",
+            [
+                Inequality(name, greedy[name], greedy["III"])
+                for name in ("I+II+III", "I+III", "II+III")
+            ],
+        ),
+        claim(
+            "Stage III begins lower after Stages I and II than without them",
+            [Inequality("first runs", begins["I+II+III"], begins["III"])],
+        ),
+        claim(
+            "Stage III improves on Stages I and II",
+            [
+                Inequality("greedy", greedy["I+II+III"], greedy["I+II"]),
+                Inequality("best of the run", best["I+II+III"], best["I+II"]),
+            ],
+        ),
+    ]
 
 
 def _curves(results: Results, jobs: Iterable[PaperJob]) -> list[list[list[float]]]:
