@@ -27,7 +27,7 @@ from doppler.placers.base import cores
 
 Result = dict[str, Any]
 POLICY = ".safetensors"  # the file of a training that others start from
-WEIGHTS, TOPOLOGY = ".pt", ".topology.json"  # the same of jobs on a real machine
+WEIGHTS, TOPOLOGY = ".npz", ".topology.json"  # the same of jobs on a real machine
 TRAINING = "train"
 # The file that a job leaves to those that need it, by kind.
 FILES = {TRAINING: POLICY, "real-train": WEIGHTS, "probe": TOPOLOGY}

@@ -75,8 +75,6 @@ def place(parameters: Result, shop: Workshop) -> Result:
 
 def train(parameters: Result, shop: Workshop) -> Result:
     """The best assignment of a training, and what the policy makes: greedily, and in samples."""
-    import torch
-
     problem = _problem(parameters, shop)
     trainer, episodes = _make_trainer(problem, _training(parameters)), 0
     for progress in trainer.run():
@@ -84,7 +82,8 @@ def train(parameters: Result, shop: Workshop) -> Result:
     record = trainer.records[0]
     own = _own(trainer.policy, problem, parameters["samples"], alike=trainer.config.sim.alike)
     best = record.best_devices if np.isfinite(record.best_s) else own["greedy"]
-    torch.save(trainer.policy.state_dict(), shop.file(WEIGHTS))
+    weights = {name: value.numpy() for name, value in trainer.policy.state_dict().items()}
+    np.savez(shop.file(WEIGHTS), **weights)
     return {
         "seconds": trainer.seconds,
         "episodes": episodes,  # of the last stage
@@ -133,8 +132,6 @@ def _own(
 
 def refine(parameters: Result, shop: Workshop) -> Result:
     """Stage III on the engine: the best assignment, the policy's own, and means of updates."""
-    import torch
-
     from doppler.training.real import conclude, greedy
 
     problem, start = _problem(parameters, shop), parameters["start"]
@@ -145,7 +142,10 @@ def refine(parameters: Result, shop: Workshop) -> Result:
         starts = [_assignment(problem, _result(shop, start)["best"])]
     trainer = _make_trainer(problem, config, executor=engine, starts=starts)
     if start:
-        trainer.policy.load_state_dict(torch.load(shop.file(WEIGHTS, start)))
+        with np.load(shop.file(WEIGHTS, start)) as weights:
+            own = trainer.policy.state_dict()
+            found = {name: value.new_tensor(weights[name]) for name, value in own.items()}
+        trainer.policy.load_state_dict(found)
     began, curve = monotonic(), []
     for progress in trainer.run():
         curve.append([progress.episodes, round(progress.mean_s * 1e3, 3)])
@@ -156,14 +156,14 @@ def refine(parameters: Result, shop: Workshop) -> Result:
     record = trainer.records[0]
     measured = record.measured()
     assert measured is not None
-    own = greedy(trainer.policy, record, trainer.config).devices
+    made = greedy(trainer.policy, record, trainer.config).devices
     return {
         "seconds": monotonic() - began,
         "executions": measured.executions,
         "best_after": measured.best_after,
         "failures": measured.failures,
         "curve": curve,
-        **_summary(problem, {"best": record.best_devices, "greedy": own}),
+        **_summary(problem, {"best": record.best_devices, "greedy": made}),
     }
 
 
