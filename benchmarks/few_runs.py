@@ -17,14 +17,18 @@ fastest of them is the best known. With backend `sim` the machine is the topolog
 devices and links that are off by `--error` (the standard deviation of a logarithm), and runs vary
 by `--noise`; what an assignment takes is then known exactly, and what search finds that knows the
 machine is among the best known.
+
+What each way begins with is found before anything runs, in as many processes as `--workers` says.
 """
 
 import argparse
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +37,7 @@ from stage3 import VIRTUAL, in_turn, make_executor
 
 import doppler as dp
 from doppler.assignment import Assignment
+from doppler.base.arrays import IntArray
 from doppler.mdp import make_instance
 from doppler.placers.learned.doppler import DopplerPlacer
 from doppler.placers.search.annealing import AnnealingPlacer
@@ -95,15 +100,65 @@ def run(name: str, args: argparse.Namespace) -> Iterator[Result]:
     sizes = {key: int(value) for key, value in (pair.split("=") for pair in args.size)}
     graph = dp.shard(found.build(dtype="float32", **sizes), parts=args.parts or found.parts)
     topology = as_topology(args.topology)
+    begun = all_starts(graph, topology, args)
     for seed in range(args.seeds):
         machine = perturbed(topology, args.error, seed) if args.backend == VIRTUAL else topology
         with ExitStack() as stack:
             executor = make_executor(stack, machine, args.mode, args)
-            seen = {way: Watched(executor) for way in args.ways}
-            for way, watched in seen.items():
-                spend(way, graph, topology, watched, seed, args)
-                print(f"{name} seed {seed} {way}: {len(watched.ran)} executions", flush=True)
-            yield from rows(name, graph, machine, executor, seen, seed, args)
+            yield from spend_all(name, graph, topology, machine, executor, begun, seed, args)
+
+
+def all_starts(
+    graph: dp.Graph, topology: Topology, args: argparse.Namespace
+) -> dict[tuple[str, int], list[IntArray]]:
+    """What every way begins with, by way and seed."""
+    wanted = [(way, seed) for way in args.ways for seed in range(args.seeds)]
+    if args.workers == 1:
+        return {key: starts(*key, graph, topology, args) for key in wanted}
+    with ProcessPoolExecutor(args.workers, mp_context=get_context("spawn")) as pool:
+        found = submit_starts(pool, graph, topology, args)
+        return {key: future.result() for key, future in found.items()}
+
+
+def submit_starts(
+    pool: ProcessPoolExecutor, graph: dp.Graph, topology: Topology, args: argparse.Namespace
+) -> "dict[tuple[str, int], Future[list[IntArray]]]":
+    """The same, to come."""
+    wanted = [(way, seed) for way in args.ways for seed in range(args.seeds)]
+    return {key: pool.submit(starts, *key, graph, topology, args) for key in wanted}
+
+
+def starts(
+    way: str, seed: int, graph: dp.Graph, topology: Topology, args: argparse.Namespace
+) -> list[IntArray]:
+    """The assignments that a way begins with."""
+    problem = Problem(graph, topology)
+    if way == "bandit":
+        return elites(problem, seed, args)
+    if way == "random":
+        return [place_at_random(problem, seed).devices]
+    if way == "search":
+        found = AnnealingPlacer().place(problem, seed=seed, budget_s=args.search_seconds)
+        return [found.devices]
+    return [DopplerPlacer().place(problem, seed=seed).devices]
+
+
+def spend_all(
+    name: str,
+    graph: dp.Graph,
+    topology: Topology,
+    machine: Topology,
+    executor: Any,
+    begun: Mapping[tuple[str, int], list[IntArray]],
+    seed: int,
+    args: argparse.Namespace,
+) -> Iterator[Result]:
+    """A row for each way of a seed."""
+    seen = {way: Watched(executor) for way in args.ways}
+    for way, watched in seen.items():
+        spend(way, graph, topology, watched, begun[way, seed], seed, args)
+        print(f"{name} seed {seed} {way}: {len(watched.ran)} executions", flush=True)
+    yield from rows(name, graph, machine, executor, seen, seed, args)
 
 
 def spend(
@@ -111,29 +166,20 @@ def spend(
     graph: dp.Graph,
     topology: Topology,
     executor: Watched,
+    begun: list[IntArray],
     seed: int,
     args: argparse.Namespace,
 ) -> None:
     """Run assignments in that way until the executions are spent."""
-    problem = Problem(graph, topology)
+    some = [Assignment(devices, topology=topology.name) for devices in begun]
     if way == "bandit":
-        halve(graph, elites(problem, seed, args), executor, args.executions)
+        halve(graph, some, executor, args.executions)
         return
-    placer = DopplerPlacer()
-    if way == "random":
-        placer, start = (
-            DopplerPlacer(make_any(PolicyConfig(), seed)),
-            place_at_random(problem, seed),
-        )
-    elif way == "search":
-        start = AnnealingPlacer().place(problem, seed=seed, budget_s=args.search_seconds)
-    else:
-        start = placer.place(problem, seed=seed)
-    real = replace(preset("default").real, episodes=args.executions)
+    own = make_any(PolicyConfig(), seed) if way == "random" else DopplerPlacer().policy
+    limits = {name: getattr(args, name) for name in ("warm_up", "max_runs", "final_runs")}
+    real = replace(preset("default").real, episodes=args.executions, **limits)
     config = TrainConfig(stages=("real",), real=real, seed=seed, threads=args.threads)
-    trainer = Trainer(
-        [(graph, topology)], config, policy=placer.policy, executor=executor, starts=[start]
-    )
+    trainer = Trainer([(graph, topology)], config, policy=own, executor=executor, starts=some)
     for _ in trainer.run():
         if len(executor.ran) >= args.executions:
             break
@@ -144,7 +190,7 @@ def place_at_random(problem: Problem, seed: int) -> Assignment:
     return dp.place(problem.graph, problem.topology, "random", seed=seed)
 
 
-def elites(problem: Problem, seed: int, args: argparse.Namespace) -> list[Assignment]:
+def elites(problem: Problem, seed: int, args: argparse.Namespace) -> list[IntArray]:
     """Different assignments that are good in simulation, the best first."""
     each = args.search_seconds / SEARCHES
     found = [
@@ -156,7 +202,7 @@ def elites(problem: Problem, seed: int, args: argparse.Namespace) -> list[Assign
     found += list(instance.expand(devices[np.argsort(makespans)[: 4 * ELITES]]))
     distinct = list({row.tobytes(): row for row in found}.values())
     cost_s = dp.Simulator(problem).makespans(problem.graph, np.array(distinct))
-    return [Assignment(distinct[i]) for i in np.argsort(cost_s)[:ELITES].tolist()]
+    return [distinct[i] for i in np.argsort(cost_s)[:ELITES].tolist()]
 
 
 def halve(graph: dp.Graph, some: list[Assignment], executor: Watched, executions: int) -> None:
@@ -242,9 +288,16 @@ def rows(
 def show(paths: list[Path]) -> None:
     """A table: a row for each workload and way."""
     every = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
-    print("| workload | backend | way | seeds | executions | until within 1 % | never within 1 % "
-          "| first run, above the best | best, above the best |")  # fmt: skip
-    print("|---|---|---|---:|---:|---:|---:|---:|---:|")
+    print("\n".join(table(every)))
+
+
+def table(every: list[Result]) -> list[str]:
+    """The lines of that table."""
+    lines = [
+        "| workload | backend | way | seeds | executions | until within 1 % | never within 1 % "
+        "| first run, above the best | best, above the best |",
+        "|---|---|---|---:|---:|---:|---:|---:|---:|",
+    ]
     groups: dict[tuple[str, str, str], list[Result]] = {}
     for row in every:
         groups.setdefault((row["workload"], row["backend"], row["way"]), []).append(row)
@@ -256,7 +309,8 @@ def show(paths: list[Path]) -> None:
         for name in ("first_ms", "own_ms"):
             above = [100 * (row[name] / row["best_ms"] - 1) for row in some]
             cells.append(f"{np.mean(above):.1f} ± {np.std(above):.1f} %")
-        print("| " + " | ".join(map(str, cells)) + " |")
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return lines
 
 
 def main() -> None:
@@ -277,7 +331,11 @@ def main() -> None:
     new.add_argument("--search-seconds", type=float, default=4.0)
     new.add_argument("--error", type=float, default=0.1, help="of backend sim")
     new.add_argument("--noise", type=float, default=0.003, help="of backend sim")
+    new.add_argument("--warm-up", type=int, default=1, help="runs of an assignment to warm up")
+    new.add_argument("--max-runs", type=int, default=16, help="of each side of a race")
+    new.add_argument("--final-runs", type=int, default=10, help="of each side of the last race")
     new.add_argument("--threads", type=int)
+    new.add_argument("--workers", type=int, default=1, help="processes that search beforehand")
     results = Path(tempfile.gettempdir()) / "few-runs.jsonl"
     new.add_argument("--results", type=Path, default=results)
     verbs.add_parser("show").add_argument("results", nargs="+", type=Path)

@@ -178,6 +178,26 @@ def test_few_runs(tmp_path: Path, printed: Printed) -> None:
     assert all(0 < (row["close_after"] or 1) <= row["executions"] for row in rows)
 
 
+def test_real_devices(tmp_path: Path, printed: Printed) -> None:
+    tiny = ("--scale", "0.01", "--seeds", "1", "--real", "8", "--few-seeds", "1")
+    short = ("--graphs", "chainmm", "--parts", "table", "few", "--few-executions", "8")
+    where = ("--executor", "cpu", "--out", str(tmp_path), "--workers", "1")
+    file = tmp_path / "real-devices.jsonl"
+    commands = ("run", *tiny, *short, *where), ("show", str(file))
+    ran, shown = printed("gpu_partitions", *commands, COMPILED=[])
+    assert ran.endswith(shown + "\n")
+    assert (tmp_path / "summary.md").read_text("utf-8") == shown
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert lines[0]["origin"]["executor"] == "cpu"
+    assert not [line for line in lines if "failed" in line]
+    assert [line["few"]["way"] for line in lines if "few" in line] == [
+        *("policy", "search", "random", "bandit")
+    ]
+    for text in ("mode `dynamic`", "mode `fixed`", "| doppler-sys | ", "| chainmm | cpu | bandit"):
+        assert text in shown
+    assert "### Stages" not in shown
+
+
 def test_runs_with_little_memory(tmp_path: Path, printed: Printed) -> None:
     results = str(tmp_path / "runs.jsonl")
     commands = ("run", "--runs", "2", "--results", results), ("show", results)

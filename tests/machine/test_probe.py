@@ -246,7 +246,7 @@ def test_good_assignments_are_run_in_rounds_and_those_that_fail_are_listed(
     graph, truth = small_graph(), machine(2)
     seen: list[Topology] = []
 
-    def make(graph: Graph, topology: Topology, seed: int) -> list[Assignment]:
+    def make(graph: Graph, topology: Topology, seed: int, _: int) -> list[Assignment]:
         seen.append(topology)
         second = np.where(graph.is_input, -1, 1)
         mixed = np.where(graph.is_input, -1, np.arange(graph.num_vertices) // 2 % 2)
@@ -283,7 +283,7 @@ def test_refining_comes_after_every_round(monkeypatch: pytest.MonkeyPatch) -> No
         better = replace(topology, name=f"refined {len(calls)}")
         return Refined(better, 0.2, 0.1)
 
-    def make(graph: Graph, topology: Topology, seed: int) -> list[Assignment]:
+    def make(graph: Graph, topology: Topology, seed: int, _: int) -> list[Assignment]:
         given.append(topology)
         rng = np.random.default_rng(len(given))
         found = rng.integers(2, size=(4, graph.num_vertices))

@@ -1,12 +1,23 @@
 """Jobs are done once, in the order that they need each other, and kept."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from doppler.reproduce import jobs as module
-from doppler.reproduce.jobs import PaperJob, Result, Workshop, estimate_s, missing, run_jobs
+from doppler.reproduce.jobs import (
+    Leeway,
+    PaperJob,
+    Result,
+    Tool,
+    Workshop,
+    estimate_s,
+    missing,
+    run_jobs,
+)
 
 DONE: list[str] = []
 
@@ -47,6 +58,46 @@ def test_what_is_done_before_a_failure_is_kept(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="bad"):
         run_jobs([good, bad], tmp_path, workers=1)
     assert missing([good, bad], tmp_path) == [bad]
+
+
+def test_what_is_timed_comes_between_what_it_needs_and_what_needs_it(tmp_path: Path) -> None:
+    probe = PaperJob("note", {"name": "probe", "workload": "b"}, alone=True)
+    other = PaperJob("note", {"name": "other", "workload": "a"}, alone=True)
+    training = job("training", probe)
+    run = PaperJob("note", {"name": "run", "workload": "b"}, 9.0, (training, other), alone=True)
+    run_jobs([run], tmp_path, workers=1)
+    assert DONE == ["other", "probe", "training", "run"]
+
+
+def test_failures_and_a_deadline_may_leave_jobs_undone(tmp_path: Path) -> None:
+    bad, good = job("bad", fails=True), job("good")
+    failures: dict[str, str] = {}
+    done: list[PaperJob] = []
+    leeway = Leeway(failures=failures, done=done.append)
+    after = job("last", job("after", bad))
+    results = run_jobs([after, good], tmp_path, workers=1, leeway=leeway)
+    assert failures == {bad.key: "ValueError: bad"}
+    assert done == [good]
+    assert list(results.by_key) == [good.key]
+    assert results.get(after) is None
+    results = run_jobs([job("late")], tmp_path, workers=1, leeway=Leeway(until=0.0))
+    assert results.by_key == {}
+
+
+def test_a_tool_stays_open_for_the_same_key() -> None:
+    closed: list[str] = []
+    with Tool() as tool:
+        first = tool.get("a", lambda: _closing("a", closed))
+        assert tool.get("a", lambda: _closing("b", closed)) is first
+        tool.get("c", lambda: _closing("c", closed))
+        assert closed == ["a"]
+    assert closed == ["a", "c"]
+
+
+@contextmanager
+def _closing(name: str, closed: list[str]) -> Iterator[object]:
+    yield object()
+    closed.append(name)
 
 
 def test_a_training_whose_policy_is_gone_is_done_again_only_for_others(tmp_path: Path) -> None:

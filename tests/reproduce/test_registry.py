@@ -70,10 +70,13 @@ def test_a_real_executor_is_for_some_labels_only() -> None:
         "blocking",
         "placement",
         "sim-vs-real",
+        "stages",
     }
-    jobs = jobs_of(list(LABELS), settings)
-    assert jobs
-    assert all(job.alone for job in jobs)
+    jobs = with_needs(jobs_of(list(LABELS), settings)).values()
+    timed = {"probe", "real-refine", "real-measure", "real-validate"}
+    assert {job.kind for job in jobs if job.alone} == timed
+    assert {job.kind for job in jobs if not job.alone} == {"real-place", "real-train"}
+    assert sum(job.kind == "probe" for job in jobs) == 4  # labels share them
     found = find("seeds", settings, Results())
     assert found.verdict == UNTESTED
     assert "--executor sim" in found.claims[0].reason

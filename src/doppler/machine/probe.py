@@ -29,7 +29,7 @@ from doppler.machine.host import HostWatch, measure_host
 from doppler.machine.kernels import measure_contention, measure_kernels
 from doppler.machine.links import measure_links
 from doppler.machine.robust import typical_s
-from doppler.machine.validation import good_assignments, refine
+from doppler.machine.validation import PROBED, good_assignments, refine
 from doppler.scheduler.choose import DYNAMIC, FIXED, check_mode
 from doppler.sim import SimConfig, Simulator
 from doppler.topology.io import write_topology
@@ -82,6 +82,7 @@ def probe(
     ahead: int = 1,
     seed: int = 0,
     seconds: float = 60.0,
+    good: int = PROBED,
 ) -> ProbeResult:
     """The topology of this machine as the engine finds it, and the samples it is made of.
 
@@ -95,7 +96,7 @@ def probe(
     in turn, twice over: what things take where all devices are busy counts most. Each time the
     costs of the host are fitted to the measured makespans. Runs, and the measurements of the host,
     are in that `mode` of the engine, whose makespans the topology then predicts best. All that
-    takes about `seconds`.
+    takes about `seconds`; `good` is the number of assignments in each of these two rounds.
 
     >>> import doppler as dp
     >>> dp.probe("cpu", devices=1, seconds=0.5).topology.num_devices
@@ -103,6 +104,8 @@ def probe(
     """
     if not seconds > 0:
         raise ConfigError(f"seconds is {seconds}, must be positive")
+    if good < 1:
+        raise ConfigError(f"good is {good}, must be at least 1")
     check_mode(mode)
     name = backend if isinstance(backend, str) else "custom"
     wanted = Wanted(backend=name, devices=devices, partitions=partitions, links=links)
@@ -116,7 +119,7 @@ def probe(
         if graph is None:
             return ProbeResult(_described(first, None, mode), tuple(samples), errors)
         runs = _Runs(engine, graph)
-        timed, refined = _probe_graph(runs, watch, first, until, seed)
+        timed, refined = _probe_graph(runs, watch, first, until, seed, good)
     return _probe_result(runs, timed, refined, errors, samples)
 
 
@@ -198,7 +201,7 @@ def _measure_parts(
 
 
 def _probe_graph(
-    runs: "_Runs", watch: HostWatch, first: Topology, until: float, seed: int
+    runs: "_Runs", watch: HostWatch, first: Topology, until: float, seed: int, good: int
 ) -> tuple[Topology, Refined]:
     """The topology as timed in rounds of runs of the graph, and what refining made of it."""
     graph, began = runs.graph, monotonic()
@@ -209,7 +212,8 @@ def _probe_graph(
         if number >= FEWEST_ROUNDS and monotonic() > until:
             break
         if number:
-            chosen = runs.in_mode(good_assignments(graph, refined.topology, seed), refined.topology)
+            found = good_assignments(graph, refined.topology, seed, good)
+            chosen = runs.in_mode(found, refined.topology)
         watch.reset()
         runs.run(chosen, began + share * (until - began))
         if runs.mode == DYNAMIC:  # else it is ahead of the devices, and what it waits for is theirs

@@ -245,10 +245,12 @@ def _error_of(
     return error
 
 
-def good_assignments(graph: Graph, topology: Topology, seed: int = 0) -> list[Assignment]:
+def good_assignments(
+    graph: Graph, topology: Topology, seed: int = 0, count: int = PROBED
+) -> list[Assignment]:
     """Assignments that a probe is to run: heuristics, and what is about as good as the best."""
     # Not those that `validate` will run.
-    return diverse_assignments(graph, topology, PROBED, seed + 1, qualities=GOOD)
+    return diverse_assignments(graph, topology, count, seed + 1, qualities=GOOD)
 
 
 def diverse_assignments(

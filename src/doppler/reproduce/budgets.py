@@ -30,6 +30,13 @@ class Budgets:
     noise: float = 0.05  # sigma of execs and transfers in those runs, in the simulator
     probe_s: float = 30.0  # of a machine that is measured
     assignments: int = 100  # that the simulator is validated by
+    # Of what is measured on a real machine alone.
+    recipe: str = "paper"  # preset of training; `default` has batches, and no expert here
+    train_s: Mapping[str, float] = field(default_factory=dict)  # instead of episodes
+    real_s: float | None = None  # of Stage III at most
+    measure_s: float | None = None  # of all runs of a table's column at most
+    small: bool = False  # graphs of which a run takes about 50 ms
+    good: int = 16  # assignments in each round of a probe
 
 
 QUICK = Budgets(
@@ -46,6 +53,24 @@ QUICK = Budgets(
     search_s=3.0,
     probe_s=6.0,
     assignments=24,
+)
+
+
+MINUTES = replace(  # a real machine with 16 cores, in seven minutes
+    QUICK,
+    name="minutes",
+    imitation=512,
+    real=40,
+    draws=4,
+    recipe="default",
+    train_s={"chainmm": 20.0, "ffnn": 20.0, "llama-block": 40.0, "llama-layer": 40.0},
+    real_s=7.0,
+    measure_s=15.0,
+    search_s=8.0,
+    probe_s=5.0,
+    assignments=16,
+    small=True,
+    good=8,
 )
 
 

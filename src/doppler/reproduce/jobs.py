@@ -9,13 +9,16 @@ import hashlib
 import json
 import multiprocessing
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
+from math import inf
 from pathlib import Path
-from typing import Any
+from time import monotonic
+from typing import Any, Self
 
 from doppler.base.files import parse_json, read_text
 from doppler.base.progress import report
@@ -24,7 +27,10 @@ from doppler.placers.base import cores
 
 Result = dict[str, Any]
 POLICY = ".safetensors"  # the file of a training that others start from
+WEIGHTS, TOPOLOGY = ".npz", ".topology.json"  # the same of jobs on a real machine
 TRAINING = "train"
+# The file that a job leaves to those that need it, by kind.
+FILES = {TRAINING: POLICY, "real-train": WEIGHTS, "probe": TOPOLOGY}
 KINDS = {  # "module:function", which takes parameters and a `Workshop`
     "place": "doppler.reproduce.placements:place",
     "barriers": "doppler.reproduce.placements:with_barriers",
@@ -33,7 +39,12 @@ KINDS = {  # "module:function", which takes parameters and a `Workshop`
     "untrained": "doppler.reproduce.learning:untrained",
     "real": "doppler.reproduce.learning:go_on_with_noise",
     "grow": "doppler.reproduce.experiments.growth:grow",
-    "engine": "doppler.reproduce.experiments.engines:run_on_engine",
+    "probe": "doppler.reproduce.experiments.real_work:probe_machine",
+    "real-place": "doppler.reproduce.experiments.real_work:place",
+    "real-train": "doppler.reproduce.experiments.real_work:train",
+    "real-refine": "doppler.reproduce.experiments.real_work:refine",
+    "real-measure": "doppler.reproduce.experiments.real_work:measure",
+    "real-validate": "doppler.reproduce.experiments.real_work:validate_simulator",
 }
 
 
@@ -62,6 +73,28 @@ class PaperJob:
         return f"{self.kind}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
+class Tool:
+    """Something that one job leaves open for the next, such as an engine with its inputs loaded."""
+
+    def __init__(self) -> None:
+        self._key, self._open = "", ExitStack()
+        self._value: Any = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def get(self, key: str, make: Callable[[], AbstractContextManager[Any]]) -> Any:
+        """What was made for this key; if it was for another, that is closed and this one made."""
+        if key != self._key:
+            self._key = ""
+            self._open.close()
+            self._value, self._key = self._open.enter_context(make()), key
+        return self._value
+
+
 @dataclass(frozen=True, slots=True)
 class Workshop:
     """The folder that jobs work in, and the job at hand."""
@@ -69,6 +102,7 @@ class Workshop:
     folder: Path
     key: str = ""
     needs: tuple[str, ...] = ()  # keys of jobs that are done
+    tool: Tool = field(default_factory=Tool)
 
     def file(self, name: str, key: str | None = None) -> Path:
         """A file or folder of this job, or of another one."""
@@ -88,6 +122,10 @@ class Results:
 
     def __getitem__(self, job: PaperJob) -> Result:
         return self.by_key[job.key]
+
+    def get(self, job: PaperJob) -> Result | None:
+        """That of a job, unless it was left undone."""
+        return self.by_key.get(job.key)
 
     def all(self, jobs: Iterable[PaperJob]) -> list[Result]:
         """Those of several jobs."""
@@ -109,15 +147,15 @@ def with_needs(jobs: Iterable[PaperJob]) -> dict[str, PaperJob]:
 def missing(jobs: Iterable[PaperJob], folder: Path) -> list[PaperJob]:
     """Those that have no result yet, with what they need, the longest first.
 
-    A training that is done is done again if another job needs its policy, and that is gone.
+    A job that is done is done again if another needs a file of it, and that is gone.
     """
     shop = Workshop(folder)
     left = {k: j for k, j in with_needs(jobs).items() if not shop.file(".json", k).exists()}
     asking = list(left.values())
     while asking:
-        trainings = [job for job in asking.pop().needs if job.kind == TRAINING]
-        for job in trainings:
-            if job.key not in left and not shop.file(POLICY, job.key).exists():
+        with_files = [job for job in asking.pop().needs if job.kind in FILES]
+        for job in with_files:
+            if job.key not in left and not shop.file(FILES[job.kind], job.key).exists():
                 left[job.key] = job
                 asking.append(job)
     return sorted(left.values(), key=lambda job: -job.cost_s)
@@ -140,66 +178,136 @@ def num_workers() -> int:
     return len(cores()) or os.cpu_count() or 1
 
 
-def run_jobs(jobs: Iterable[PaperJob], folder: Path, *, workers: int | None = None) -> Results:
-    """The results of jobs; those that are not there are done first, and kept as they come."""
+@dataclass(slots=True)
+class Leeway:
+    """What may be left undone, where time is short."""
+
+    until: float = inf  # by the clock `monotonic`, when no job is begun any more
+    failures: dict[str, str] | None = None  # by key; None: the first failure is raised
+    done: Callable[[PaperJob], None] = lambda _: None  # is called after every job
+
+
+def run_jobs(
+    jobs: Iterable[PaperJob],
+    folder: Path,
+    *,
+    workers: int | None = None,
+    leeway: Leeway | None = None,
+) -> Results:
+    """The results of jobs; those that are not there are done first, and kept as they come.
+
+    Jobs that measure time run here, one by one, while nothing else does; all that they need, or
+    that needs them, runs together before and after.
+    """
     jobs = list(jobs)
     (folder / "jobs").mkdir(parents=True, exist_ok=True)
     left = missing(jobs, folder)
-    count = min(workers or num_workers(), max(len(left), 1))
-    if count == 1 or len(left) == 1:
-        _do_here(left, folder)
-    elif left:
-        _do_in_processes(left, folder, count)
+    together = sum(not job.alone for job in left)
+    count = min(workers or num_workers(), max(together, 1))
+    if left:
+        with _Crew(left, folder, count if len(left) > 1 else 1, leeway or Leeway()) as crew:
+            crew.work()
     shop, found = Workshop(folder), Results()
     for key in with_needs(jobs):
         result = shop.result(key)
-        assert result is not None
+        if result is None:
+            assert leeway is not None
+            continue
         found.by_key[key] = result
     return found
 
 
-def _do_here(left: list[PaperJob], folder: Path) -> None:
-    done, queue = 0, list(left)
-    while queue:
-        waiting = {job.key for job in queue}
-        job = next(j for j in queue if not any(need.key in waiting for need in j.needs))
-        report("reproducing", done, len(left))
-        perform(job.kind, dict(job.parameters), *_place_of(job, folder))
-        queue.remove(job)
-        done += 1
-    report("reproducing", len(left), len(left))
+class _Crew:
+    """Does jobs in the order that they need each other."""
 
+    def __init__(
+        self, left: Sequence[PaperJob], folder: Path, workers: int, leeway: Leeway
+    ) -> None:
+        self.queue, self.folder, self.workers, self.leeway = list(left), folder, workers, leeway
+        self.total, self.done = len(left), 0
+        self._open = ExitStack()
+        self._pool: ProcessPoolExecutor | None = None
+        self.tool = self._open.enter_context(Tool())
 
-def _do_in_processes(left: list[PaperJob], folder: Path, workers: int) -> None:
-    """Together where they may; those that measure time follow, one by one."""
-    context = multiprocessing.get_context("spawn")
-    started = context.Value("i", 0)
-    apart = [job for job in left if job.alone]
-    queue = [job for job in left if not job.alone]
-    total, done = len(left), 0
-    with ProcessPoolExecutor(
-        workers, mp_context=context, initializer=_take_core, initargs=(started,)
-    ) as pool:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def work(self) -> None:
+        """Together what may be, then alone what must be, again and again."""
+        report("reproducing", 0, self.total)
+        while self._ready():
+            if self.workers > 1 and any(not job.alone for job in self._ready()):
+                self._do_together()
+            else:
+                self._do_one()
+
+    def _ready(self) -> list[PaperJob]:
+        """Those that nothing undone is in the way of."""
+        if monotonic() > self.leeway.until:
+            self.queue.clear()
+        waiting = {job.key for job in self.queue}
+        return [j for j in self.queue if not any(need.key in waiting for need in j.needs)]
+
+    def _do_one(self) -> None:
+        """Do one job here; of those that measure time, one of the same graph as the last."""
+        ready = self._ready()
+        job = min(ready, key=lambda j: (j.alone, str(j.parameters.get("workload", ""))))
+        self.queue.remove(job)
+        place = _place_of(job, self.folder)
+        self._ended(job, lambda: perform(job.kind, dict(job.parameters), *place, tool=self.tool))
+
+    def _do_together(self) -> None:
+        if self._pool is None:
+            self._pool = self._open.enter_context(_make_pool(self.workers))
         running: dict[Future[None], PaperJob] = {}
         try:
-            while queue or running:
-                waiting = {job.key for job in (*queue, *running.values())}
-                for job in [j for j in queue if not any(n.key in waiting for n in j.needs)]:
-                    if len(running) >= workers:
+            while True:
+                under_way = {job.key for job in running.values()}
+                for job in [j for j in self._ready() if not j.alone]:
+                    if len(running) >= self.workers:
                         break
-                    queue.remove(job)
-                    place = _place_of(job, folder)
-                    running[pool.submit(perform, job.kind, dict(job.parameters), *place)] = job
+                    if any(need.key in under_way for need in job.needs):
+                        continue
+                    self.queue.remove(job)
+                    place = _place_of(job, self.folder)
+                    future = self._pool.submit(perform, job.kind, dict(job.parameters), *place)
+                    running[future] = job
+                if not running:
+                    return
                 ended, _ = wait(running, return_when=FIRST_COMPLETED)
                 for future in ended:
-                    future.result()
-                    del running[future]
-                    done += 1
-                    report("reproducing", done, total)
+                    self._ended(running.pop(future), future.result)
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
+            self._pool.shutdown(wait=False, cancel_futures=True)
             raise
-    _do_here(apart, folder)
+
+    def _ended(self, job: PaperJob, result: Callable[[], None]) -> None:
+        """Note that a job is done, or failed."""
+        try:
+            result()
+        except Exception as error:
+            if self.leeway.failures is None:
+                raise
+            self.leeway.failures[job.key] = f"{type(error).__name__}: {error}"
+            lost = {job.key}
+            for other in self.queue:  # all that needs it, by whatever way
+                lost |= {other.key for need in with_needs([other]) if need in lost}
+            self.queue = [other for other in self.queue if other.key not in lost]
+            return
+        self.done += 1
+        report("reproducing", self.done, self.total)
+        self.leeway.done(job)
+
+
+def _make_pool(workers: int) -> ProcessPoolExecutor:
+    context = multiprocessing.get_context("spawn")
+    started = context.Value("i", 0)
+    return ProcessPoolExecutor(
+        workers, mp_context=context, initializer=_take_core, initargs=(started,)
+    )
 
 
 def _place_of(job: PaperJob, folder: Path) -> tuple[str, str, tuple[str, ...]]:
@@ -216,11 +324,19 @@ def _take_core(started: Any) -> None:
         os.sched_setaffinity(0, [own[number % len(own)]])
 
 
-def perform(kind: str, parameters: Result, folder: str, key: str, needs: tuple[str, ...]) -> None:
-    """Do a job and write its result."""
+def perform(
+    kind: str,
+    parameters: Result,
+    folder: str,
+    key: str,
+    needs: tuple[str, ...],
+    tool: Tool | None = None,
+) -> None:
+    """Do a job and write its result; without a `tool` for the jobs to come, none is left open."""
     module, _, name = KINDS[kind].partition(":")
     work: Callable[[Result, Workshop], Result] = getattr(import_module(module), name)
-    shop = Workshop(Path(folder), key, needs)
-    result = work(parameters, shop)
+    with ExitStack() as own:
+        shop = Workshop(Path(folder), key, needs, tool or own.enter_context(Tool()))
+        result = work(parameters, shop)
     text = json.dumps({"kind": kind, "parameters": parameters, **result}, default=float)
     write_text(shop.file(".json"), text + "\n")

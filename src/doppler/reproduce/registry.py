@@ -48,10 +48,20 @@ LABELS = {
         "Table 1", "work-conserving against synchronous", "systems:Blocking", (), "systems:Blocking"
     ),
     "placement": Label(
-        "Table 2", "all methods on four P100", "makespans:Placement", FOUR, "systems:RealPlacement"
+        "Table 2",
+        "all methods on four P100",
+        "makespans:Placement",
+        FOUR,
+        "real_tables:RealPlacement",
     ),
     "ablation": Label("Table 3", "SEL and PLC alone", "ablations:Ablation"),
-    "stages": Label("Sec. 6, Q3", "the three stages", "systems:Stages", ("llama-layer",)),
+    "stages": Label(
+        "Sec. 6, Q3",
+        "the three stages",
+        "systems:Stages",
+        ("llama-layer",),
+        "real_tables:RealStages",
+    ),
     "transfer": Label("Table 4", "transfer between graphs", "transfers:Transfer"),
     "scaling": Label("Sec. 6, Q6", "time by the size of the graph", "growth:Scaling", ()),
     "assignments": Label(

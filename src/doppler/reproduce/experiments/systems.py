@@ -1,16 +1,13 @@
-"""What runs assignments: `blocking` (Table 1), `stages` (Sec. 6, Q3), `sim-vs-real` (App. G.1), and
-`placement` on a real machine.
-"""
+"""What runs assignments: labels `blocking` (Table 1), `stages` (Q3), `sim-vs-real` (App. G.1)."""
 
 from itertools import combinations
 
 import numpy as np
 
 from doppler.reproduce.budgets import Settings
-from doppler.reproduce.experiments.engines import METHODS, PLACERS, engine_job
 from doppler.reproduce.experiments.makespans import Found
+from doppler.reproduce.experiments.real_jobs import RealJobs
 from doppler.reproduce.findings import (
-    Claim,
     Inequality,
     LineChart,
     Spread,
@@ -21,9 +18,10 @@ from doppler.reproduce.findings import (
 )
 from doppler.reproduce.job_rows import JobMaker, cell, of_greedy, of_run, plain
 from doppler.reproduce.jobs import PaperJob, Result, Results
-from doppler.reproduce.paper_figures import FOUR, paper
+from doppler.reproduce.paper_figures import paper
 
 TWO = ("chainmm", "ffnn")
+ENUM_OPT = "enumerative"
 STAGES = ("imitation", "sim", "real")
 SHORT = {"imitation": "I", "sim": "II", "real": "III"}
 
@@ -35,22 +33,26 @@ class Blocking:
         self.settings = settings
         if settings.is_simulated:
             self.runs = {
-                g: PaperJob("barriers", {"machine": "p100x4", "graph": g, "placer": "enumerative"})
+                g: [PaperJob("barriers", {"machine": "p100x4", "graph": g, "placer": ENUM_OPT})]
                 for g in TWO
             }
         else:
-            self.runs = {g: engine_job(settings, g) for g in TWO}
+            jobs = RealJobs.of(settings)
+            rows = {g: [(ENUM_OPT, jobs.placed(g, ENUM_OPT), "best")] for g in TWO}
+            self.runs = {
+                g: [jobs.measured(g, rows[g], synchronous=s) for s in (False, True)] for g in TWO
+            }
 
     def jobs(self) -> list[PaperJob]:
         """All jobs of the table."""
-        return list(self.runs.values())
+        return [job for jobs in self.runs.values() for job in jobs]
 
     def find(self, results: Results) -> Found:
         """Ours beside the paper's; the same engine, with barriers and without."""
         theirs = paper("blocking")
         rows, compared, saved = [], [], []
-        for g, job in self.runs.items():
-            free, barred = self._pair(results[job])
+        for g, jobs in self.runs.items():
+            free, barred = self._pair(results.all(jobs))
             shares = 1 - free.mean / barred.mean, barred.mean / free.mean - 1
             saved.append(
                 f"{g} {shares[0]:.1%} of the time with barriers, {shares[1]:.1%} of that without"
@@ -78,10 +80,11 @@ class Blocking:
         heads += ["ratio", "saved", "*paper*"]
         return [plain("EnumOpt's assignment", heads, rows)], claims, []
 
-    def _pair(self, result: Result) -> tuple[Spread, Spread]:
+    def _pair(self, found: list[Result]) -> tuple[Spread, Spread]:
         if self.settings.is_simulated:
-            return Spread(result["ms"]), Spread(result["barriers_ms"])
-        return spread(result["ms"]["enumerative"]), spread(result["barriers_ms"]["enumerative"])
+            return Spread(found[0]["ms"]), Spread(found[0]["barriers_ms"])
+        free, barred = (spread(result["ms"][ENUM_OPT]) for result in found)
+        return free, barred
 
 
 class Stages:
@@ -178,7 +181,7 @@ class SimVersusReal:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         graphs = () if settings.is_simulated else self.graphs
-        self.runs = {g: engine_job(settings, g) for g in graphs}
+        self.runs = {g: RealJobs.of(settings).validated(g) for g in graphs}
 
     def jobs(self) -> list[PaperJob]:
         """All jobs of the figure."""
@@ -236,41 +239,3 @@ def _correlations(panel: np.ndarray) -> tuple[str, str]:
         f"{pearsonr(panel[:, 1], panel[:, 2])[0]:.3f}",
         f"{spearmanr(panel[:, 1], panel[:, 2])[0]:.3f}",
     )
-
-
-class RealPlacement:
-    """Table 2 on a real machine."""
-
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
-        self.runs = {g: engine_job(settings, g) for g in FOUR}
-
-    def jobs(self) -> list[PaperJob]:
-        """All jobs of the table."""
-        return list(self.runs.values())
-
-    def find(self, results: Results) -> Found:
-        """Measured ms of every method; learned ones are the best of their runs."""
-        found = {g: results[job]["ms"] for g, job in self.runs.items()}
-        learned = (*(f"{m}-sim" for m in METHODS), "doppler-sys")
-        cells: dict[str, dict[str, Spread]] = {
-            p: {g: spread(found[g][p]) for g in FOUR} for p in PLACERS
-        }
-        for name in learned:
-            cells[name] = {g: _over_seeds(found[g], name) for g in FOUR}
-        rows = [(name, *(by_graph[g] for g in FOUR)) for name, by_graph in cells.items()]
-        claims: list[Claim] = [
-            claim(
-                f"DOPPLER-SYS is below {other} on every graph",
-                [Inequality(g, cells["doppler-sys"][g], cells[other][g]) for g in FOUR],
-            )
-            for other in ("critical-path", "placeto-sim", "gdp-sim", "enumerative", "doppler-sim")
-        ]
-        title = (
-            f"Measured ms on `{self.settings.executor}`; learned rows: best of the run, over seeds"
-        )
-        return [plain(title, ("method", *FOUR), rows)], claims, []
-
-
-def _over_seeds(rows: dict[str, list[float]], name: str) -> Spread:
-    return spread(float(np.mean(ms)) for key, ms in rows.items() if key.startswith(f"{name}/"))
