@@ -156,7 +156,8 @@ def plain_episodes(policy: Any, view: Any, count: int, sampling: Sampling, seed:
     """(B, g) devices and (g, B, D) logits of the sequence placer, in torch, step by step."""
     drawn, logits, taken = generator(seed), [], []
     with torch.no_grad():
-        encoded, state = policy._encode(view, count)
+        encoded, *first = policy._encode(view)
+        state = tuple(each.repeat(1, count, 1) for each in first)
         before = torch.full((count, 1), policy.config.devices)
         for step in range(view.num_steps):
             here = encoded[step].expand(count, 1, -1)
@@ -190,6 +191,9 @@ def test_compiled_sequences_are_those_of_torch(
         found = policy.act(view, count, sampling, generator(seed))
         taken, logits = plain_episodes(policy, view, count, sampling, seed)
         assert torch.equal(found, taken)
+        assert torch.equal(
+            policy.act(policy.on(view).view, count, sampling, generator(seed)), taken
+        )
         assert torch.allclose(seen[-1], logits, atol=1e-5)
 
 

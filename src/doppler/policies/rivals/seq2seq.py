@@ -1,6 +1,7 @@
 """The sequence placer (Mirhoseini et al. 2017): sequence to sequence, with attention."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from doppler.policies.rivals.base import (
     ordered_edges,
     spread,
 )
+from doppler.policies.rivals.rival_pass import RivalPass
 from doppler.policies.rivals.seq2seq_kernel import DecoderLayers, make_space, play
 
 NUM_FEATURES = 4  # cost and output size, spread
@@ -32,6 +34,15 @@ class Seq2SeqView(RivalView):
     """What the sequence placer reads: a graph as a sequence of g groups."""
 
     features: Tensor  # (g, c) cost, output size, kinds, and which groups feed and read it
+    encoded: "Encoded | None" = None  # in a forward pass: the same for all its episodes
+
+
+class Encoded(NamedTuple):
+    """What the encoder makes of a sequence."""
+
+    groups: Tensor  # (g, H)
+    state: Tensor  # (1, 1, H) with which the decoder begins
+    cell: Tensor  # (1, 1, H)
 
 
 class Seq2SeqPolicy(RivalPolicy):
@@ -78,6 +89,10 @@ class Seq2SeqPolicy(RivalPolicy):
             features=features,
         )
 
+    def on(self, view: Seq2SeqView) -> RivalPass:
+        """What training asks of the policy on one instance."""
+        return RivalPass(self, replace(view, encoded=self._encode(view)))
+
     def act(
         self, view: Seq2SeqView, count: int, sampling: Sampling, generator: torch.Generator
     ) -> Tensor:
@@ -96,7 +111,7 @@ class Seq2SeqPolicy(RivalPolicy):
         ih, hh, ih_bias, hh_bias = self.decoder.all_weights[0]
         first, out = linear(self.head[0]), linear(self.head[2])
         with torch.no_grad():
-            encoded, (state, cell) = self._encode(view, 1)
+            encoded, state, cell = self._encode(view)
             of_device, of_group = ih.T.chunk(2)
             of_state, of_seen = first.weight.T.chunk(2)
             tensors = [
@@ -112,16 +127,19 @@ class Seq2SeqPolicy(RivalPolicy):
     def log_probs(self, view: Seq2SeqView, taken: Tensor, temperature: float = 1.0) -> Tensor:
         """(B, g, D) log-probability of every device at every step."""
         count = len(taken)
-        encoded, state = self._encode(view, count)
+        encoded, *first = self._encode(view)
+        state, cell = (each.repeat(1, count, 1) for each in first)
         begin = taken.new_full((count, 1), self.config.devices)
         before = torch.cat([begin, taken[:, :-1]], dim=1)
-        logits, _ = self._decode(before, encoded.expand(count, -1, -1), state, encoded)
+        logits, _ = self._decode(before, encoded.expand(count, -1, -1), (state, cell), encoded)
         return (logits / temperature).log_softmax(dim=2)
 
-    def _encode(self, view: Seq2SeqView, count: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """(g, H) the groups in their sequence, and the state that the decoders begin with."""
-        encoded, (h, c) = self.encoder(self.embed(view.features).unsqueeze(0))
-        return encoded[0], (h.repeat(1, count, 1), c.repeat(1, count, 1))
+    def _encode(self, view: Seq2SeqView) -> Encoded:
+        """The groups in their sequence, and the state that decoders begin with."""
+        if view.encoded is not None:
+            return view.encoded
+        groups, (state, cell) = self.encoder(self.embed(view.features).unsqueeze(0))
+        return Encoded(groups[0], state, cell)
 
     def _decode(
         self, before: Tensor, here: Tensor, state: tuple[Tensor, Tensor], encoded: Tensor
