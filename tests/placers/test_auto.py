@@ -280,8 +280,8 @@ def test_quick_heuristics_run_however_long_the_policy_takes() -> None:
 def test_ctrl_c_in_the_search_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auto, "has_shipped_policy", lambda: False)
     auto.warm_up_search()  # which searches too
-    advance = after(2, KeyboardInterrupt, annealing._Search._advance)
-    monkeypatch.setattr(annealing._Search, "_advance", advance)
+    advance = after(2, KeyboardInterrupt, annealing.Annealer._advance)
+    monkeypatch.setattr(annealing.Annealer, "_advance", advance)
     problem = Problem(random_dag(vertices=60, depth=6, seed=0), preset("p100x4"))
     result = AutoPlacer(1000.0, instant=("single",)).solve(problem)
     assert result.interrupted
