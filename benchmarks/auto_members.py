@@ -137,10 +137,9 @@ def _placed(name: str, problem: Problem, seconds: float, seed: int) -> np.ndarra
 
 
 METHODS: dict[str, Callable[[Problem, float, int], np.ndarray]] = {
-    "from policy": from_policy,
     **{name: partial(_placed, name) for name in ("auto", *SINGLE, *AT_ONE_SECOND)},
+    "from policy": from_policy,
 }
-METHODS["from policy"] = from_policy
 
 
 def count_processor_seconds() -> None:
@@ -158,67 +157,67 @@ def count_processor_seconds() -> None:
 def show(paths: list[Path]) -> None:
     """A row for each split, size and budget."""
     cells: dict[tuple[str, int, float], dict[str, dict[int, Result]]] = defaultdict(dict)
-    listed: dict[tuple[str, int, int], float] = {}
+    listed: dict[tuple[str, int], dict[int, float]] = defaultdict(dict)
     for name, result in read(paths).items():
         method, split, size, seconds, number = name.split("/")
         if method == "lists":
-            listed[split, int(size), int(number)] = result["makespan_s"] or inf
+            listed[split, int(size)][int(number)] = result["makespan_s"] or inf
         else:
             cell = cells[split, int(size), float(seconds)]
             cell.setdefault(method, {})[int(number)] = result
-    labels = [m for m in dict.fromkeys(m for cell in cells.values() for m in cell) if "auto" in m]
+    autos = sorted({m for cell in cells.values() for m in cell if m.startswith("auto")})
+    heads = ["mean", "worst", "behind a list", "longest, s"]
     for split in SPLITS:
         if any(key[0] == split for key in cells):
-            print(f"\n### Split `{split}`: above the best of the single methods\n")
-            heads = [f"{m}: mean above | {m}: worst | {m}: behind a list" for m in labels]
-            print(f"| vertices | seconds | problems | best single | {' | '.join(heads)} | took |")
-            print(f"|---:|---:|---:|---|{'---:|' * (3 * len(labels) + 1)}")
+            print(f"\n### Split `{split}`: above the single method that is best on average\n")
+            columns = [f"`{m}`: {head}" for m in autos for head in heads]
+            print(f"| vertices | seconds | problems | best single | {' | '.join(columns)} |")
+            print(f"|---:|---:|---:|---|{'---:|' * len(columns)}")
         for (own, size, seconds), cell in sorted(cells.items(), key=lambda item: item[0]):
             if own == split:
-                show_cell(
-                    size,
-                    seconds,
-                    cell,
-                    labels,
-                    {k[2]: v for k, v in listed.items() if k[:2] == (split, size)},
-                )
+                show_cell(size, seconds, cell, autos, listed[split, size])
 
 
 def show_cell(
     size: int,
     seconds: float,
     cell: dict[str, dict[int, Result]],
-    labels: list[str],
+    autos: list[str],
     listed: dict[int, float],
 ) -> None:
-    """One row: the single method that is the best on average, and `auto` against it."""
-    numbers = sorted(set.intersection(*(set(rows) for rows in cell.values())))
-    made = {m: [rows[n]["makespan_s"] or inf for n in numbers] for m, rows in cell.items()}
-    least = np.array([min(made[m][i] for m in made) for i in range(len(numbers))])
-    single = {m: gap(made[m], least) for m in made if m not in labels}
-    best = min(single, key=lambda m: single[m])
+    """One row: the single method that is the best on average, and `auto` against it.
+
+    The best fails on the fewest problems; gaps are over those on which it does not, and their
+    means are geometric.
+    """
+    asked = [method for method in (*autos, *SINGLE) if method in cell]
+    numbers = sorted(set.intersection(*(set(cell[method]) for method in asked)))
+    made = {m: np.array([cell[m][n]["makespan_s"] or inf for n in numbers]) for m in asked}
+    singles = [method for method in SINGLE if method in made]
+    least = np.min([made[m] for m in singles], axis=0)
+    best = min(singles, key=lambda m: failures_and_gap(made[m], least))
+    lists = np.array([listed.get(n, inf) for n in numbers])
     cells = []
-    for label in labels:
-        if label not in made:
-            cells += ["", "", ""]
+    for auto in autos:
+        if auto not in made:
+            cells += [""] * 4
             continue
-        against = np.array(made[label]) / np.array(made[best])
-        behind = sum(
-            made[label][i] > listed.get(n, inf) * (1 + ROUNDING) for i, n in enumerate(numbers)
-        )
-        mean = np.exp(np.mean(np.log(against))) - 1 if np.isfinite(against).all() else inf
-        cells += [f"{100 * mean:+.1f} %", f"{100 * (against.max() - 1):+.1f} %", f"{behind}"]
-    took = max(rows["took_s"] for m in labels[-1:] if m in cell for rows in cell[m].values())
-    print(
-        f"| {size:,} | {seconds:g} | {len(numbers)} | {best} ({100 * single[best]:+.1f} %) "
-        f"| {' | '.join(cells)} | {took:.2f} |"
+        above = made[auto][np.isfinite(made[best])] / made[best][np.isfinite(made[best])]
+        mean = float(np.exp(np.mean(np.log(above))) - 1)
+        cells += [
+            *(f"{100 * value:+.1f} %" for value in (mean, above.max() - 1)),
+            f"{np.sum(made[auto] > lists * (1 + ROUNDING))}",
+            f"{max(cell[auto][n]['took_s'] for n in numbers):.2f}",
+        ]
+    print(f"| {size:,} | {seconds:g} | {len(numbers)} | {best} | {' | '.join(cells)} |")
+
+
+def failures_and_gap(made_s: np.ndarray, least_s: np.ndarray) -> tuple[int, float]:
+    """On how many problems a method finds nothing that runs; its mean gap on the others."""
+    runs = np.isfinite(made_s)
+    return int(np.sum(~runs & np.isfinite(least_s))), float(
+        np.mean(np.log(made_s[runs] / least_s[runs]))
     )
-
-
-def gap(made_s: list[float], least_s: np.ndarray) -> float:
-    """The geometric mean above the least; infinity where something does not run."""
-    ratio = np.array(made_s) / least_s
-    return float(np.exp(np.mean(np.log(ratio))) - 1) if np.isfinite(ratio).all() else inf
 
 
 def main() -> None:

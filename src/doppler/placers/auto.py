@@ -33,8 +33,9 @@ MEMORY_AWARE = "m-etf"  # where memory has no limit it is `etf`
 class AutoPlacer(Shown):
     """The best of the instant heuristics, of an exact solver if small, and of search from there.
 
-    With a policy, its samples follow the heuristics, and search begins at the best of them where
-    that is better. Without one it takes the policy that comes with the package, if one does.
+    A policy follows the list schedulers: the one given, or the one that comes with the package, if
+    one does. Then policy and search take turns: the next goes to the one that has lately brought
+    more in a second.
 
     Stops early where the makespan reaches a lower bound, so that nothing can be better.
     """
@@ -115,9 +116,8 @@ class AutoPlacer(Shown):
     def _run(self, portfolio: Portfolio, seconds: float) -> None:
         """Let the members find what they can in that time, or until nothing can be better."""
         config, policy = self.config, self.learned
-        if policy is not None and not portfolio.has_time_for_policy():
-            policy = None
-        share = config.instant_share if policy is None else config.list_share
+        is_slow = config.sample_s(portfolio.problem) > config.learned_share * seconds
+        share = config.instant_share if policy is None or is_slow else config.list_share
         lists, partitioners = self._instant(portfolio.problem.topology)
         self._run_instant(portfolio, lists, share * seconds, config.slow_share * seconds)
         if policy is not None and not portfolio.has_time_for_policy():

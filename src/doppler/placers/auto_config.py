@@ -18,15 +18,16 @@ class AutoConfig:
     """How `auto` shares its budget among its members.
 
     The paper has no portfolio, so no number is from it. The shares, and the estimates of seconds,
-    were chosen on split `train` of the random problems (benchmarks/auto_members.py); those for
-    short memory after looks at the workloads of docs/results/memory.md.
+    were chosen by trials on split `train` of the random problems, and `learned_share` and where
+    `instant_share` holds after a look at split `validation` (benchmarks/auto_members.py); those
+    for short memory after looks at the workloads of docs/results/memory.md.
     """
 
-    # One after the other: list schedulers, the policy's first turn, partitioners.
+    # One after the other: list schedulers, the policy, partitioners.
     list_share: float = 0.3  # of the budget, for list schedulers, where a policy follows
-    instant_share: float = 0.5  # where none does
+    instant_share: float = 0.5  # where none does, or its first sample takes more than its share
     slow_share: float = 0.03  # of the budget, that a heuristic which seldom wins may take
-    learned_share: float = 0.2  # of the budget, at most, for the policy's first turn
+    learned_share: float = 0.25  # of the budget, in which the policy searches by itself
     partition_share: float = 0.2  # of the budget: few cuts bring nearly as much as many
     partition_tries: int = 1  # cuts of each kind; three times as many take three times as long
 

@@ -130,14 +130,15 @@ class Portfolio:
             self._keep(self._searching)
 
     def start_policy(self) -> None:
-        """Let the policy, if there is one, make its initial samples, or some of them."""
+        """Let the policy, if there is one, search for its share of the time, by itself.
+
+        It does not take what others found: its populations would all end where these are.
+        """
         until_s = self.left_s - self._config.learned_share * self._seconds
-        while self._policy is not None and not (self._policy.has_begun or self.is_done()):
-            if self.left_s < until_s or whose_turn([self._policy], self.left_s) is None:
+        while self._policy is not None and self.left_s > until_s and not self.is_done():
+            if whose_turn([self._policy], self.left_s) is None:
                 break
-            self._play(self._policy)
-        if self._policy is not None:
-            self._policy.rate = inf  # what it brings by sampling says nothing of its search
+            self._play(self._policy, by_itself=True)
 
     def take_turns(self) -> None:
         """Let policy and search continue in turns, until the budget is spent."""
@@ -151,13 +152,14 @@ class Portfolio:
                 break
             self._play(one)
 
-    def _play(self, one: TurnTaker) -> None:
+    def _play(self, one: TurnTaker, *, by_itself: bool = False) -> None:
         """Let a member have a turn; one that fails has no other."""
         before_s, share, began = inf, 1 - self.left_s / self._seconds, monotonic()
         report("searching", int(1000 * share), 1000)
         if self.found:
             before_s = self._best_s()
-            one.take(self.best().assignment.devices, before_s)
+            if not by_itself:
+                one.take(self.best().assignment.devices, before_s)
         one.has_failed = True
         with self._member(one.name):
             one.turn(self._turn_s, self.left_s)

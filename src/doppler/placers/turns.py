@@ -100,12 +100,6 @@ class PolicyTurns(TurnTaker):
         """The makespan of that."""
         return self._cost_s
 
-    @property
-    def has_begun(self) -> bool:
-        """Whether the policy has made its initial samples."""
-        batch = self._search.next
-        return batch is None or batch.kind is BatchKind.NEIGHBOUR
-
     def has_time(self, left_s: float) -> bool:
         """Whether one more sample ends in time."""
         batch, left_s = self._search.next, min(left_s, self._left_s)
