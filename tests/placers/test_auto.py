@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from math import inf
 from typing import Any
 
@@ -18,12 +19,12 @@ from strategies import devices_for, graphs, topologies
 from doppler.assignment import Assignment
 from doppler.errors import ConfigError, Interrupted
 from doppler.graph import Graph, GraphBuilder
-from doppler.placers import auto, is_optimal, lower_bounds, make_placer, portfolio, solve
+from doppler.placers import auto, is_optimal, lower_bounds, make_placer, portfolio, solve, turns
 from doppler.placers.auto import AutoPlacer
+from doppler.placers.bounds.lower import bounds_of
 from doppler.placers.exact.placer import ExactPlacer
 from doppler.placers.learned.policy_repair import PolicyRepair
 from doppler.placers.search import annealing
-from doppler.placers.search.annealing import INSTANT
 from doppler.problem import Problem
 from doppler.programs import random_dag
 from doppler.sim import SimConfig, Simulator, simulate
@@ -62,8 +63,8 @@ def test_auto_goes_on_where_a_member_fails(monkeypatch: pytest.MonkeyPatch) -> N
     result.assignment.check(graph, topology)
 
 
-@pytest.mark.parametrize(("runs", "count"), [(True, 4), (False, 13)])
-def test_auto_leaves_half_of_its_time_to_search(
+@pytest.mark.parametrize(("runs", "count"), [(True, 4), (False, 12)])
+def test_without_a_policy_auto_leaves_half_of_its_time_to_search(
     monkeypatch: pytest.MonkeyPatch, runs: bool, count: int
 ) -> None:
     """Each heuristic takes an eighth of the time, by this clock; without one that runs, all do."""
@@ -82,14 +83,14 @@ def test_auto_leaves_half_of_its_time_to_search(
         )
 
     graph = random_dag(seed=4)
-    monkeypatch.setattr(auto, "monotonic", lambda: clock[0])
     monkeypatch.setattr(portfolio, "monotonic", lambda: clock[0])
     monkeypatch.setattr(annealing, "monotonic", lambda: clock[0])
     monkeypatch.setattr(portfolio.Portfolio, "run", run)
     monkeypatch.setattr(auto, "has_shipped_policy", lambda: False)
-    monkeypatch.setattr(portfolio.Portfolio, "search", lambda *_: None)
-    AutoPlacer(1.0).solve(Problem(graph, preset("p100x4")))
-    assert tuple(names) == (*auto.MEMORY_AWARE, *INSTANT)[:count]
+    monkeypatch.setattr(portfolio.Portfolio, "take_turns", lambda _: None)
+    topology = preset("p100x4")
+    AutoPlacer(1.0).solve(Problem(graph, topology))
+    assert names == [name for name in auto._instant(topology) if name != "metis"][:count]
 
 
 @pytest.mark.parametrize(("memory_bytes", "included"), [(inf, False), (16e9, True)])
@@ -266,7 +267,8 @@ def test_ctrl_c_before_the_policy_has_made_anything(monkeypatch: pytest.MonkeyPa
 
 
 def test_shares_that_cannot_be() -> None:
-    for wrong in ({"instant_share": 1.5}, {"learned_share": 0.6}, {"relaxed": ()}):
+    wrongs = ({"instant_share": 1.5}, {"learned_share": 0.6}, {"relaxed": ()}, {"turn_share": 0.0})
+    for wrong in wrongs:
         with pytest.raises(ConfigError, match=next(iter(wrong))):
             auto.AutoConfig(**wrong)  # type: ignore[arg-type]
 
@@ -274,14 +276,51 @@ def test_shares_that_cannot_be() -> None:
 def test_quick_heuristics_run_however_long_the_policy_takes() -> None:
     problem = Problem(random_dag(vertices=60, depth=6, seed=0), preset("p100x4"))
     names = [member.name for member in AutoPlacer().solve(problem, budget_s=0.01).members]
-    assert names[0] == "m-etf"  # memory has a limit
+    assert names[0] == "single"
+
+
+def test_every_member_has_one_row_and_the_winner_the_fastest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By a clock of its own, so that policy and search have some turns each."""
+    ticks = count()
+    for module in (portfolio, turns, annealing):
+        monkeypatch.setattr(module, "monotonic", lambda: 1e-3 * next(ticks))
+    problem = Problem(random_dag(vertices=60, depth=6, seed=0), preset("p100x4"))
+    result = AutoPlacer(instant=("single", "heft")).solve(problem, budget_s=0.5)
+    names = [member.name for member in result.members]
+    assert sorted(names) == ["annealing", "doppler", "heft", "single"]
+    made = {member.name: member.makespan_s for member in result.members}
+    assert made[result.won] == min(made.values()) <= made["heft"]
+    assert simulate(problem.graph, problem.topology, result.assignment).makespan_s == min(
+        made.values()
+    )
+
+
+def test_a_policy_that_fails_in_its_turn_has_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ConfigError("not today")
+
+    monkeypatch.setattr(PolicyRepair, "repair_with_policy", fail)
+    problem = Problem(random_dag(vertices=60, depth=6, seed=0), preset("p100x4"))
+    result = AutoPlacer(instant=("single",)).solve(problem, budget_s=0.1)
+    assert [member.error for member in result.members if member.name == "doppler"] == ["not today"]
+    assert result.won in ("single", "annealing")
+
+
+def test_bounds_that_take_long_are_left_out_where_the_budget_is_short() -> None:
+    problem = Problem(random_dag(vertices=60, depth=6, seed=0), preset("p100x4"))
+    config = auto.AutoConfig(bound_vertex_s=1.0)
+    is_short = portfolio.Portfolio(problem, 0, config, 1.0).bound_s
+    assert is_short == bounds_of(problem, quick=True).best_s
+    assert portfolio.Portfolio(problem, 0, config).bound_s == bounds_of(problem).best_s
 
 
 def test_ctrl_c_in_the_search_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auto, "has_shipped_policy", lambda: False)
     auto.warm_up_search()  # which searches too
-    advance = after(2, KeyboardInterrupt, annealing._Search._advance)
-    monkeypatch.setattr(annealing._Search, "_advance", advance)
+    advance = after(2, KeyboardInterrupt, annealing.Annealer._advance)
+    monkeypatch.setattr(annealing.Annealer, "_advance", advance)
     problem = Problem(random_dag(vertices=60, depth=6, seed=0), preset("p100x4"))
     result = AutoPlacer(1000.0, instant=("single",)).solve(problem)
     assert result.interrupted

@@ -1,5 +1,6 @@
 """The learned policy as a placer, alone and in the portfolio."""
 
+from contextlib import closing
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,14 @@ from policies.arrays.making import array_policy, write_policy
 from doppler import errors, programs
 from doppler.graph import Graph
 from doppler.mdp.instance import make_instance
+from doppler.mdp.rollout import GREEDY
 from doppler.placers import Placer, make_placer, placer_names, solve
 from doppler.placers.auto import AutoPlacer
 from doppler.placers.learned import doppler as doppler_placer
-from doppler.placers.learned.batches import BatchKind
+from doppler.placers.learned.batches import Batch, BatchKind
 from doppler.placers.learned.config import NeighbourhoodConfig
 from doppler.placers.learned.doppler import POLICY_FILE, DopplerPlacer
+from doppler.placers.turns import PolicyTurns
 from doppler.policies.arrays import checkpoint
 from doppler.policies.arrays.checkpoint import read_provenance, shipped_bytes
 from doppler.policies.arrays.config import PolicyConfig
@@ -144,20 +147,42 @@ def test_by_name_the_policy_of_the_package_is_an_option_not_a_need(
     assert [member.name for member in solution.members][:2] == ["single", "doppler"]
 
 
-@pytest.mark.parametrize(("own_s", "given_s"), [(None, 0.25), (0.5, None)])
-def test_the_portfolio_limits_how_long_the_policy_is_sampled(
-    monkeypatch: pytest.MonkeyPatch, own_s: float | None, given_s: float | None
+@pytest.mark.parametrize(("own_s", "has_time"), [(None, True), (1.0, True), (1e-9, False)])
+def test_the_portfolio_respects_how_long_a_policy_may_be_sampled(
+    own_s: float | None, has_time: bool
 ) -> None:
-    budgets: list[float | None] = []
+    placer = DopplerPlacer(policy(), seconds=own_s)
+    taker = PolicyTurns(placer, Problem(graph(), TOPOLOGY), 0, 0.1)
+    with closing(taker):
+        assert taker.has_time(10.0) == has_time
+        assert not taker.has_time(0.01)  # a sample is estimated to take longer
 
-    def solved(self: DopplerPlacer, problem: Problem, *, seed: int, budget_s: float | None):
-        budgets.append(budget_s)
-        raise errors.DopplerError("enough")
 
-    monkeypatch.setattr(DopplerPlacer, "solve", solved)
-    learned = DopplerPlacer(policy(), seconds=own_s)
-    AutoPlacer(1.0, instant=("single",), learned=learned).place(Problem(graph(), TOPOLOGY))
-    assert budgets == [given_s]
+def test_turns_of_the_policy_make_what_the_placer_makes() -> None:
+    problem, placer = Problem(graph(), TOPOLOGY), DopplerPlacer(policy(), samples=64)
+    with closing(PolicyTurns(placer, problem, 3, 0.1)) as taker:
+        taker.turn(1e9, 1e9)
+        assert not taker.has_time(1e9)  # nothing is left to try
+    assignment = placer.place(problem, seed=3)
+    assert taker.devices.tolist() == assignment.devices.tolist()
+    assert taker.order.tolist() == assignment.order.tolist()
+
+
+def test_a_batch_that_would_outlast_a_turn_is_cut() -> None:
+    with closing(PolicyTurns(DopplerPlacer(policy()), Problem(graph(), TOPOLOGY), 0, 1.0)) as taker:
+        batch = Batch(BatchKind.INITIAL, GREEDY, SHAPE, 8)
+        assert [taker._count(batch, seconds) for seconds in (0.1, 3.5)] in ([1, 3], [1, 4])
+
+
+def test_policies_search_from_what_others_found() -> None:
+    problem, placer = Problem(graph(), TOPOLOGY), DopplerPlacer(policy(), samples=64)
+    better = AutoPlacer(evaluations=2000, instant=("heft",)).place(problem).devices
+    with closing(placer.begin(make_instance(problem), 0)) as search:
+        search.take(better[problem.graph.assigned], 0.0)  # nothing to add it to yet
+        search.step()
+        search.take(better[problem.graph.assigned], 0.0)
+        elites = [elite for one in search._populations for elite in one.elites]
+    assert any(np.array_equal(elite.devices, better[problem.graph.assigned]) for elite in elites)
 
 
 def test_a_torch_policy_is_taken_as_it_is_now() -> None:

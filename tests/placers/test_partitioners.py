@@ -11,6 +11,7 @@ from doppler.graph import Graph, GraphBuilder
 from doppler.placers import Placer
 from doppler.placers.partition.assigning import Cut, device_speeds, lay_out, weigh
 from doppler.placers.partition.hypergraph import HypergraphPlacer, cut_hypergraph
+from doppler.placers.partition.kernel import trade
 from doppler.placers.partition.metis import MetisPlacer, cut_graph
 from doppler.problem import Problem
 from doppler.programs import random_dag
@@ -97,6 +98,31 @@ def test_parts_that_talk_are_laid_onto_devices_with_a_fast_link() -> None:
     on_fast = np.where(graph.is_input, -1, np.arange(graph.num_vertices) % 2)
     laid = lay_out(Problem(graph, topology), on_fast, np.array([2, 3, 0, 1]))
     assert sorted(set(laid[graph.assigned].tolist())) == [0, 1]  # the pair of A100, over NVLink
+
+
+def test_parts_trade_places_as_a_plain_loop_would() -> None:
+    rng, size = np.random.default_rng(0), 5
+    load, fixed, moved, latency, slope = rng.random((5, size, size))
+    moves = rng.integers(3, size=(size, size)) * 1.0
+    fixed, moved = fixed * (moves > 0), moved * (moves > 0)
+
+    def estimate(on: np.ndarray) -> float:
+        pairs = np.ix_(on, on)
+        transfer_s = (fixed + moves * latency[pairs] + moved * slope[pairs]).sum()
+        return float(load[np.arange(size), on].max() + transfer_s / size)
+
+    expected, better = np.arange(size), True
+    while better:
+        better = False
+        for i, j in np.argwhere(np.tri(size, k=-1)).tolist():
+            swapped = expected.copy()
+            swapped[[i, j]] = swapped[[j, i]]
+            if estimate(swapped) < estimate(expected):
+                expected, better = swapped, True
+    on = np.arange(size)
+    trade(on, load, fixed, moves, moved, latency, slope, 5000)
+    assert on.tolist() == expected.tolist()
+    assert estimate(on) < estimate(np.arange(size))
 
 
 @both

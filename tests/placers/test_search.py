@@ -76,15 +76,15 @@ def test_ctrl_c_returns_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None
     graph, topology = random_dag(seed=0), preset("p100x4")
     start = np.where(graph.is_input, -1, 0)
     calls = []
-    advance = search_module._Search._advance
+    advance = search_module.Annealer._advance
 
-    def interrupted(self: search_module._Search, *arguments: object) -> None:
+    def interrupted(self: search_module.Annealer, *arguments: object) -> None:
         calls.append(arguments)
         advance(self, *arguments)  # type: ignore[arg-type]
         if len(calls) == 5:
             raise Interrupted
 
-    monkeypatch.setattr(search_module._Search, "_advance", interrupted)
+    monkeypatch.setattr(search_module.Annealer, "_advance", interrupted)
     result = search(Problem(graph, topology), [start], SearchConfig(seconds=1000))
     assert len(calls) == 5
     assert result.interrupted

@@ -1,32 +1,41 @@
 """Auto: a portfolio under a time budget, never worse than any of its members."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import inf, isfinite
 from pathlib import Path
-from time import monotonic
 
 from doppler.assignment import Assignment
 from doppler.base.progress import track
-from doppler.errors import ConfigError, DopplerError, Interrupted
+from doppler.errors import ConfigError, Interrupted
+from doppler.placers.auto_config import AutoConfig
 from doppler.placers.base import Shown, assign
 from doppler.placers.learned.doppler import DopplerPlacer
 from doppler.placers.planned_search import can_plan
-from doppler.placers.portfolio import AutoConfig, Portfolio
-from doppler.placers.search.annealing import BUDGETED, INSTANT, InstantClock, make_instant
+from doppler.placers.portfolio import Portfolio
+from doppler.placers.search.annealing import (
+    BUDGETED,
+    INSTANT,
+    LEAST_S,
+    SLOWER,
+    InstantClock,
+    make_instant,
+)
 from doppler.placers.solution import Solution
 from doppler.placers.warm_up import warm_up, warm_up_plans, warm_up_search
 from doppler.policies.arrays.checkpoint import has_shipped_policy
 from doppler.problem import Problem
 from doppler.topology.topology import Topology
 
-MEMORY_AWARE = ("m-etf",)  # where memory has no limit it is `etf`
+MEMORY_AWARE = "m-etf"  # where memory has no limit it is `etf`
 
 
 class AutoPlacer(Shown):
     """The best of the instant heuristics, of an exact solver if small, and of search from there.
 
-    With a policy, its samples follow the heuristics, and search begins at the best of them where
-    that is better. Without one it takes the policy that comes with the package, if one does.
+    A policy follows the list schedulers: the one given, or the one that comes with the package, if
+    one does. Then policy and search take turns: the next goes to the one that has lately brought
+    more in a second.
 
     Stops early where the makespan reaches a lower bound, so that nothing can be better.
     """
@@ -77,12 +86,14 @@ class AutoPlacer(Shown):
             warm_up()
         if can_plan(problem):
             warm_up_plans()
-        portfolio = Portfolio(problem, seed, self.config)
+        seconds = self.seconds if budget_s is None else budget_s
+        repeatable = self.evaluations is not None and budget_s is None
+        portfolio = Portfolio(problem, seed, self.config, inf if repeatable else seconds)
         try:
-            if budget_s is None:
-                self._run(portfolio, self.seconds, self.evaluations)
+            if self.evaluations is not None and budget_s is None:
+                self._run_repeatably(portfolio, self.evaluations)
             else:
-                self._run(portfolio, budget_s, None)
+                self._run(portfolio, seconds)
         except (KeyboardInterrupt, Interrupted):
             if not portfolio.found:
                 raise
@@ -102,53 +113,98 @@ class AutoPlacer(Shown):
             members=tuple(portfolio.members),
         )
 
-    def _run(self, portfolio: Portfolio, seconds: float, evaluations: int | None) -> None:
+    def _run(self, portfolio: Portfolio, seconds: float) -> None:
         """Let the members find what they can in that time, or until nothing can be better."""
-        config, end = self.config, portfolio.began + seconds
-        repeatable = evaluations is not None
-        has_policy = self.learned is not None and (
-            repeatable or portfolio.has_time_for_policy(seconds)
-        )
-        share = config.instant_share - config.learned_share if has_policy else config.instant_share
-        self._run_instant(portfolio, inf if repeatable else share * seconds)
-        if self.learned is not None and has_policy:
-            has_limit = repeatable or self.learned.seconds is not None
-            portfolio.run(self.learned, None if has_limit else config.learned_share * seconds)
-        left = end - monotonic()
-        portfolio.plan_waiting(inf if repeatable else end - (1 - config.plans_share) * left)
-        if not portfolio.found:
-            raise DopplerError(
-                "no placer found an assignment", hint=portfolio.members[0].error or None
-            )
-        left = seconds if repeatable else end - monotonic()
-        if left > 0 and portfolio.is_small() and not portfolio.is_done():
-            portfolio.solve_exactly(
-                min(config.exact_share * left, config.exact_max_s), repeatable=repeatable
-            )
-        left = end - monotonic()
-        if (left > 0 or repeatable) and not portfolio.is_done():
-            if can_plan(portfolio.problem):
-                portfolio.search_in_little_memory(end, evaluations)
-            else:
-                portfolio.search(left, evaluations)
+        config, policy = self.config, self.learned
+        is_slow = config.sample_s(portfolio.problem) > config.learned_share * seconds
+        share = config.instant_share if policy is None or is_slow else config.list_share
+        lists, partitioners = self._instant(portfolio.problem.topology)
+        self._run_instant(portfolio, lists, share * seconds, config.slow_share * seconds)
+        if policy is not None and not portfolio.has_time_for_policy():
+            policy = None
+        if can_plan(portfolio.problem):
+            self._run_in_little_memory(portfolio, policy, seconds)
+            return
+        with portfolio.taking_turns(policy):
+            portfolio.start_policy()
+            for name in partitioners:
+                budget_s = min(config.partition_share * seconds, portfolio.left_s)
+                if budget_s > 0 and not portfolio.is_done():
+                    portfolio.run(make_instant(name, config.partition_tries), budget_s)
+            portfolio.check_found()
+            self._solve_exactly(portfolio, portfolio.left_s)
+            portfolio.take_turns()
 
-    def _run_instant(self, portfolio: Portfolio, seconds: float) -> None:
+    def _run_in_little_memory(
+        self, portfolio: Portfolio, policy: DopplerPlacer | None, seconds: float
+    ) -> None:
+        """The same where assignments may need memory plans, without turns."""
+        config, end = self.config, portfolio.began + seconds
+        if policy is not None:
+            has_limit = policy.seconds is not None
+            portfolio.run(policy, None if has_limit else config.learned_share * seconds)
+        for name in self._instant(portfolio.problem.topology)[1]:
+            budget_s = max(min(config.partition_share * seconds, portfolio.left_s), LEAST_S)
+            portfolio.run(make_instant(name, config.partition_tries), budget_s)
+        portfolio.plan_waiting(end - (1 - config.plans_share) * portfolio.left_s)
+        portfolio.check_found()
+        self._solve_exactly(portfolio, portfolio.left_s)
+        if portfolio.left_s > 0 and not portfolio.is_done():
+            portfolio.search_in_little_memory(end, None)
+
+    def _run_repeatably(self, portfolio: Portfolio, evaluations: int) -> None:
+        """Let all members run, and search for a number of evaluations: the clock has no say."""
+        for name in track(self._names(portfolio.problem.topology), "heuristics"):
+            portfolio.run(make_instant(name))
+        if self.learned is not None:
+            portfolio.run(self.learned)
+        portfolio.plan_waiting(inf)
+        portfolio.check_found()
+        self._solve_exactly(portfolio, self.seconds, repeatable=True)
+        if not portfolio.is_done():
+            if can_plan(portfolio.problem):
+                portfolio.search_in_little_memory(portfolio.began + self.seconds, evaluations)
+            else:
+                portfolio.search(self.seconds, evaluations)
+
+    def _solve_exactly(
+        self, portfolio: Portfolio, left_s: float, *, repeatable: bool = False
+    ) -> None:
+        """Let an exact solver have its share of the time, if the graph is small."""
+        if left_s > 0 and portfolio.is_small() and not portfolio.is_done():
+            seconds = min(self.config.exact_share * left_s, self.config.exact_max_s)
+            portfolio.solve_exactly(seconds, repeatable=repeatable)
+
+    def _run_instant(
+        self, portfolio: Portfolio, names: Sequence[str], seconds: float, slow_s: float
+    ) -> None:
         """Let heuristics run, the quickest first, as many as end in time; one that runs at least.
 
         They come before the policy: nothing that takes a moment only is left out for want of time.
         """
-        topology = portfolio.problem.topology
-        instant = _instant(topology) if self.instant is None else self.instant
         clock = InstantClock(seconds)
-        for name in track(instant, "heuristics"):
-            if not clock.has_time(name) and portfolio.found_one():
+        for name in track(names, "heuristics"):
+            expected_s = clock.expected_s(name)
+            if portfolio.found_one() and (
+                not clock.has_time(name) or (name in SLOWER and expected_s > slow_s)
+            ):
                 break
-            budget_s = clock.left_s if name in BUDGETED and isfinite(seconds) else None
             with clock.timing():
-                portfolio.run(make_instant(name), budget_s)
+                portfolio.run(make_instant(name))
+
+    def _instant(self, topology: Topology) -> tuple[list[str], list[str]]:
+        """The heuristics to begin with, and those of them that take a budget."""
+        names = self._names(topology)
+        return [n for n in names if n not in BUDGETED], [n for n in names if n in BUDGETED]
+
+    def _names(self, topology: Topology) -> tuple[str, ...]:
+        return _instant(topology) if self.instant is None else self.instant
 
 
 def _instant(topology: Topology) -> tuple[str, ...]:
     """The heuristics to begin with."""
     limited = any(isfinite(device.memory_bytes) for device in topology.devices)
-    return (*MEMORY_AWARE, *INSTANT) if limited else INSTANT
+    if not limited:
+        return INSTANT
+    first = INSTANT.index("etf")  # it takes as long
+    return (*INSTANT[:first], MEMORY_AWARE, *INSTANT[first:])

@@ -10,10 +10,13 @@ from time import monotonic
 import numpy as np
 
 from doppler.assignment import Assignment
-from doppler.base.arrays import IntArray, unbox_fields
-from doppler.errors import ConfigError, DopplerError, Interrupted, OutOfMemoryError
+from doppler.base.arrays import IntArray
+from doppler.base.progress import report
+from doppler.errors import DopplerError, Interrupted, OutOfMemoryError
+from doppler.placers.auto_config import AutoConfig
 from doppler.placers.base import Placer
 from doppler.placers.bounds.lower import ROUNDING, bounds_of, is_optimal
+from doppler.placers.learned.doppler import DopplerPlacer
 from doppler.placers.own import describe
 from doppler.placers.planned_search import (
     ORDERS,
@@ -25,6 +28,7 @@ from doppler.placers.planned_search import (
 )
 from doppler.placers.search.annealing import LEAST_S, SearchConfig, SearchResult, search
 from doppler.placers.solution import Member, solution_of
+from doppler.placers.turns import PolicyTurns, SearchTurns, TurnTaker, whose_turn
 from doppler.problem import Problem
 from doppler.sim.simulator import Simulator
 
@@ -32,38 +36,6 @@ SEARCH = "annealing"
 PLANNED_SEARCH = "memory-plans"  # local search over assignments with memory plans
 EXACT = "cp-sat"
 SEEDS = 7919  # between the seeds of searches
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AutoConfig:
-    """How `auto` shares its budget among its members.
-
-    The paper has no portfolio, so no number is from it. Those for short memory were chosen after
-    looks at the workloads of docs/results/memory.md.
-    """
-
-    instant_share: float = 0.5  # of the budget, for heuristics and policy; search has the rest
-    learned_share: float = 0.25  # of the budget, in which the policy is sampled
-    learned_s: float = 3e-6  # of a policy's first assignment, by vertex and device
-    slack_s: float = 0.1  # that a member may exceed its share by
-    exact_vertices: int = 30  # up to which an exact solver often ends in seconds
-    exact_share: float = 0.5  # of the time left; the rest is for search
-    exact_max_s: float = 3600.0  # however long the budget is
-
-    # Where memory is short.
-    plans_share: float = 0.5  # of the time left, for plans of assignments that do not fit
-    relaxed: tuple[float, ...] = (inf, 2.0, 1.25) * 2  # times the memory that searches may assume
-    relaxed_share: float = 0.5  # of the time left, for all of these searches
-    fitting_share: float = 0.5  # of the time left, for what needs no plan, where that is the best
-    plans: int = 200  # at most, where evaluations bound the search instead of seconds
-
-    def __post_init__(self) -> None:
-        unbox_fields(self)
-        for name in ("instant_share", "learned_share", "exact_share", "plans_share"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}, must be between 0 and 1")
-        if self.learned_share > self.instant_share or not self.relaxed:
-            raise ConfigError("learned_share must be at most instant_share, relaxed not empty")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +54,17 @@ class Found:
 class Portfolio:
     """What the members have found so far, and what is proven."""
 
-    def __init__(self, problem: Problem, seed: int, config: AutoConfig) -> None:
-        self._config = config
+    def __init__(
+        self, problem: Problem, seed: int, config: AutoConfig, seconds: float = inf
+    ) -> None:
+        """A portfolio without members, which has so many seconds from now on."""
+        self._config, self._seconds = config, seconds
         self.began, self.problem, self.seed = monotonic(), problem, seed
-        self.bound_s, self.interrupted = bounds_of(problem).best_s, False
+        quick = not config.has_time_for_bounds(problem, seconds)
+        self.bound_s, self.interrupted = bounds_of(problem, quick=quick).best_s, False
         self.members: list[Member] = []
+        self._policy: PolicyTurns | None = None
+        self._searching = SearchTurns(SEARCH, problem, seed, config.search_s(problem))
         self.found: list[Found] = []
         self._simulator = Simulator(problem)
         self._waiting: list[int] = []  # members whose assignments do not fit as they are
@@ -99,17 +77,29 @@ class Portfolio:
         """Whether an assignment that runs was found."""
         return bool(self.found) and isfinite(self.best().member.makespan_s)
 
+    def check_found(self) -> None:
+        """Raise an error where no member made an assignment."""
+        if not self.found:
+            hint = self.members[0].error if self.members else None
+            raise DopplerError("no placer found an assignment", hint=hint or None)
+
     def is_done(self) -> bool:
         """Whether nothing better can be found, or Ctrl-C was pressed."""
-        return self.interrupted or is_optimal(self.best().member.makespan_s, self.bound_s)
+        proven = bool(self.found) and is_optimal(self._best_s(), self.bound_s)
+        return self.interrupted or proven
 
-    def has_time_for_policy(self, seconds: float) -> bool:
-        """Whether a policy gives its first assignment in about its share of the time."""
-        size = len(self.problem.graph.assigned) * self.problem.topology.num_devices
-        return (
-            size * self._config.learned_s
-            <= self._config.learned_share * seconds + self._config.slack_s
-        )
+    @property
+    def left_s(self) -> float:
+        """Seconds of the budget that are left."""
+        return self.began + self._seconds - monotonic()
+
+    @property
+    def _turn_s(self) -> float:
+        return self._config.turn_share * self._seconds
+
+    def has_time_for_policy(self) -> bool:
+        """Whether a policy gives its first assignment in the time left, as an estimate."""
+        return self._config.sample_s(self.problem) <= self.left_s
 
     def is_small(self) -> bool:
         """Whether an exact solver is installed and the graph is small enough for it."""
@@ -123,6 +113,76 @@ class Portfolio:
             self._add(placer.name, solution.assignment, began)
             if solution.interrupted:
                 raise Interrupted
+
+    @contextmanager
+    def taking_turns(self, learned: DopplerPlacer | None) -> Iterator[None]:
+        """Let a policy and search have turns; in the end they are closed."""
+        if learned is not None:
+            with self._member(learned.name):
+                sample_s = self._config.sample_s(self.problem)
+                self._policy = PolicyTurns(learned, self.problem, self.seed, sample_s)
+        try:
+            yield
+        finally:
+            if self._policy is not None:
+                self._keep(self._policy)
+                self._policy.close()
+            self._keep(self._searching)
+
+    def start_policy(self) -> None:
+        """Let the policy, if there is one, search for its share of the time, by itself.
+
+        It does not take what others found: its populations would all end where these are.
+        """
+        until_s = self.left_s - self._config.learned_share * self._seconds
+        while self._policy is not None and self.left_s > until_s and not self.is_done():
+            if whose_turn([self._policy], self.left_s) is None:
+                break
+            self._play(self._policy, by_itself=True)
+
+    def take_turns(self) -> None:
+        """Let policy and search continue in turns, until the budget is spent."""
+        search = self._searching
+        search.begin(self._starts(), self._enough_s())
+        while self.left_s > 0 and not self.is_done():
+            last = self.left_s < self._config.search_share * self._seconds and search.gain > 0
+            members = [search] if last or self._policy is None else [self._policy, search]
+            one = whose_turn(members, self.left_s, self._config.least_gain / self._turn_s)
+            if one is None:
+                break
+            self._play(one)
+
+    def _play(self, one: TurnTaker, *, by_itself: bool = False) -> None:
+        """Let a member have a turn; one that fails has no other."""
+        before_s, share, began = inf, 1 - self.left_s / self._seconds, monotonic()
+        report("searching", int(1000 * share), 1000)
+        if self.found:
+            before_s = self._best_s()
+            if not by_itself:
+                one.take(self.best().assignment.devices, before_s)
+        one.has_failed = True
+        with self._member(one.name):
+            one.turn(self._turn_s, self.left_s)
+            one.has_failed = False
+        self._keep(one)
+        one.reward(before_s, self._best_s() if self.found else inf, monotonic() - began)
+
+    def _keep(self, one: TurnTaker) -> None:
+        """Add what a member with turns has found, or put it in the place of what it had."""
+        devices, order = one.devices, one.order
+        if devices is None:
+            return
+        if one.number is None:
+            one.number = len(self.found)
+            self._add(one.name, Assignment(devices, order=order), monotonic())
+        found = self.found[one.number]
+        assignment, makespan_s = found.assignment, found.member.makespan_s
+        if one.cost_s < makespan_s:
+            assignment = Assignment(devices, order=order)
+            makespan_s = self._seconds_of(assignment)
+        member = Member(one.name, makespan_s, one.seconds)
+        self.members[self.members.index(found.member)] = member
+        self.found[one.number] = Found(member, assignment)
 
     def plan_waiting(self, until: float) -> None:
         """Make memory plans for assignments that do not fit, the best without limits first.
@@ -204,7 +264,7 @@ class Portfolio:
             relaxed = without_limits(self.problem, times)
             result = self._search(seconds / len(self._config.relaxed), part, relaxed, number)
             found = Assignment(result.devices)
-            found_s, key = self._seconds(found), found.devices.tobytes()
+            found_s, key = self._seconds_of(found), found.devices.tobytes()
             waits = found_s > result.cost_s * (1 + ROUNDING)  # for memory, or forever
             if found_s < best_s:
                 best, best_s = found, found_s
@@ -272,13 +332,13 @@ class Portfolio:
             self.members.append(Member(name, inf, monotonic() - began, what))
 
     def _add(self, name: str, assignment: Assignment, began: float) -> None:
-        makespan_s = self._seconds(assignment)
+        makespan_s = self._seconds_of(assignment)
         if not isfinite(makespan_s) and can_plan(self.problem):
             self._waiting.append(len(self.found))
         member = Member(name, makespan_s, monotonic() - began)
         self.members.append(member)
         self.found.append(Found(member, assignment))
 
-    def _seconds(self, assignment: Assignment) -> float:
+    def _seconds_of(self, assignment: Assignment) -> float:
         found_s = self._simulator.makespans(self.problem.graph, [assignment], seed=self.seed)
         return float(found_s[0])

@@ -1,10 +1,10 @@
 """Doppler: the learned policy as a placer, in a large-neighbourhood search."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from itertools import zip_longest
-from math import inf
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Union
@@ -16,12 +16,13 @@ from doppler.base.arrays import FloatArray, IntArray, unboxed
 from doppler.errors import ConfigError, Interrupted, MissingExtraError
 from doppler.mdp.instance import Instance, make_instance
 from doppler.mdp.parts import islands, nested_parts
-from doppler.mdp.rollout import GREEDY, NOTHING_ASSIGNED
+from doppler.mdp.rollout import GREEDY
 from doppler.placers.base import Shown, cores, pair
 from doppler.placers.learned.batches import Batch, BatchKind, batches
 from doppler.placers.learned.config import NeighbourhoodConfig
 from doppler.placers.learned.neighbourhoods import Population
 from doppler.placers.learned.policy_repair import PolicyRepair, Samples, joined
+from doppler.placers.learned.policy_search import PolicySearch, make_samples
 from doppler.placers.solution import Solution
 from doppler.placers.warm_up import warm_up_policy
 from doppler.policies.arrays.checkpoint import read_policy, shipped_policy
@@ -136,29 +137,25 @@ class DopplerPlacer(Shown):
         """All assignments that were made, and whether Ctrl-C ended the search."""
         warm_up_policy()
         began, limit_s = monotonic(), self.seconds if budget_s is None else budget_s
-        parts = self._parts(instance)
-        populations = [
-            Population(instance, self.search) for _ in range(self.search.max_populations)
-        ]
         found: list[Samples] = []
-        with ThreadPoolExecutor(parts[0].threads) as pool:
+        with closing(self.begin(instance, seed)) as search:
             try:
-                for number, batch in enumerate(self._batches(instance, len(parts))):
+                while search.next is not None:
                     late = limit_s is not None and monotonic() - began > limit_s
                     if found and late:
                         break
-                    if batch.kind is BatchKind.NEIGHBOUR:
-                        populations = _best(populations)[: batch.populations]
-                    population = populations[batch.population % len(populations)]
-                    rng = np.random.default_rng([seed, number])
-                    samples = _make(batch, parts[batch.part], population, rng, pool)
-                    found.append(samples)
-                    population.add(*samples)
+                    found.append(search.step())
             except (KeyboardInterrupt, Interrupted):
                 if not found:
                     raise
                 return joined(found), True
         return joined(found), False
+
+    def begin(self, instance: Instance, seed: int) -> PolicySearch:
+        """The search before its first batch; close it after use."""
+        parts = self._parts(instance)
+        batches = self._batches(instance, len(parts))
+        return PolicySearch(instance, parts, batches, self.search, seed)
 
     def _parts(self, instance: Instance) -> list[PolicyRepair]:
         """The policy on each of the parts of the machine that it places on."""
@@ -189,31 +186,6 @@ def _device_sets(instance: Instance, max_islands: int) -> list[IntArray]:
     return [nested[0], *mixed, *nested[1:][-1:]]
 
 
-def _best(populations: Sequence[Population]) -> list[Population]:
-    """Those that are not empty, the best first."""
-    return sorted((one for one in populations if one.elites), key=lambda one: one.elites[0].cost)
-
-
-def _make(
-    batch: Batch,
-    part: PolicyRepair,
-    population: Population,
-    rng: np.random.Generator,
-    pool: ThreadPoolExecutor,
-) -> Samples:
-    """The assignments of a batch: destroyed and repaired at random in part, then by the policy."""
-    seeds = rng.integers(2**62, size=batch.count)
-    partial, limit_s = NOTHING_ASSIGNED, inf
-    if batch.kind is BatchKind.INITIAL:
-        partial = population.empty(rng)
-    elif batch.kind is BatchKind.NEIGHBOUR:
-        partial = population.neighbours(
-            batch.count, rng, batch.random_share, keep_order=batch.keeps_order
-        )
-        limit_s = population.limit_s
-    return part.repair_with_policy(partial, batch, seeds, pool, limit_s=limit_s)
-
-
 def place_pair() -> None:
     """Place two vertices by a small policy, which takes the kernels that any policy takes."""
     config = PolicyConfig(width=2, rounds=1)
@@ -223,6 +195,6 @@ def place_pair() -> None:
     population, rng = Population(instance, NeighbourhoodConfig()), np.random.default_rng(0)
     with ThreadPoolExecutor(1) as pool:
         batch = Batch(BatchKind.GREEDY, GREEDY, config, 1)
-        population.add(*_make(batch, part, population, rng, pool))
+        population.add(*make_samples(batch, part, population, rng, pool))
     population.draw_groups(rng)
     population.neighbours(1, rng, 0.0)

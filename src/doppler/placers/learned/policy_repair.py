@@ -56,6 +56,10 @@ class PolicyRepair:
         """The policy there."""
         return self.policy.on(self.instance)
 
+    def shares(self, count: int) -> int:
+        """Threads that make so many samples."""
+        return max(min(self.threads, count // self.min_samples_per_thread), 1)
+
     def repair_with_policy(
         self,
         partial: PartialAssignments,
@@ -69,8 +73,7 @@ class PolicyRepair:
 
         A makespan above the limit may be any number between the limit and its own.
         """
-        weights, count = self.weights, batch.count
-        shares = max(min(self.threads, count // self.min_samples_per_thread), 1)
+        weights, count, shares = self.weights, batch.count, self.shares(batch.count)
         ends = [count * i // shares for i in range(shares + 1)]
 
         def work(i: int) -> Samples:

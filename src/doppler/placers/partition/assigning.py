@@ -76,7 +76,9 @@ def place_parts(
     kinds = [
         (k, imbalance) for k in counts for imbalance in IMBALANCES if k > 1 for _ in range(tries)
     ]
-    found, longest = [np.where(graph.is_input, -1, fastest[0])], 0.0
+    simulator, longest = Simulator(problem), 0.0
+    found = [np.where(graph.is_input, -1, fastest[0])]
+    made_s = [float(simulator.makespans(graph, found[0][None])[0])]
     next_s = pin_s * len(weighted.tensor)
     for k, imbalance in track(kinds if budget_s is None else kinds[::-1], placer.name):
         started = monotonic()
@@ -84,14 +86,16 @@ def place_parts(
             break
         share = speed[fastest[:k]] / speed[fastest[:k]].sum()
         devices[assigned] = cut(weighted, share, imbalance, int(rng.integers(2**31)))
-        found.append(lay_out(problem, devices, fastest, until))
+        found.append(lay_out(problem, devices, fastest))
+        made_s.append(float(simulator.makespans(graph, found[-1][None])[0]))
         longest = max(longest, monotonic() - started)
         next_s = LONGER * longest
     if len(found) == 1 and kinds and warns:
         log.warning("placer `%s` has no time for a cut in %s s", placer.name, budget_s)
-    table = np.unique(np.array(found), axis=0)
-    makespans = Simulator(problem).makespans(graph, table)
-    return assign(placer, problem, table[int(np.argmin(makespans))])
+    equal = [
+        devices for devices, cost_s in zip(found, made_s, strict=True) if cost_s == min(made_s)
+    ]
+    return assign(placer, problem, min(equal, key=np.ndarray.tolist))
 
 
 def check_tries(tries: int) -> int:
@@ -141,12 +145,14 @@ def device_speeds(problem: Problem) -> FloatArray:
     return relative
 
 
-def lay_out(problem: Problem, parts: IntArray, devices: IntArray, until: float = inf) -> IntArray:
+def lay_out(problem: Problem, parts: IntArray, devices: IntArray) -> IntArray:
     """(V,) a device for each vertex: part i starts on `devices[i]`, then parts trade places.
 
     Two parts trade as long as that lowers the estimate: the longest work of a device plus the
     seconds of all transfers, shared by all devices.
     """
+    from doppler.placers.partition.kernel import trade
+
     graph, costs, size = problem.graph, problem.costs, problem.topology.num_devices
     assigned = graph.assigned
     load = np.zeros((size, size))  # part × device
@@ -156,14 +162,10 @@ def lay_out(problem: Problem, parts: IntArray, devices: IntArray, until: float =
     np.add.at(moves, (source, target), 1.0)
     np.add.at(moved, (source, target), graph.tensor_bytes[tensor])
     np.add.at(fixed, (source, target), costs.fixed_s[tensor])
-    latency, slope = problem.latency_s, problem.s_per_byte
-
-    def estimate(on: IntArray) -> float:
-        pairs = np.ix_(on, on)
-        transfer_s = (fixed + moves * latency[pairs] + moved * slope[pairs]).sum()
-        return float(load[np.arange(size), on].max() + transfer_s / size)
-
-    on = _trade(np.array(devices), estimate, until)
+    on = np.array(devices)
+    # Copies: arrays that cannot be written to would be compiled for once more.
+    latency, slope = problem.latency_s.copy(), problem.s_per_byte.copy()
+    trade(on, load, fixed, moves, moved, latency, slope, MAX_SWAPS)
     return np.where(graph.is_input, -1, on[parts])
 
 
@@ -175,22 +177,3 @@ def _traffic(graph: Graph, parts: IntArray, size: int) -> tuple[IntArray, IntArr
     pairs = np.unique(graph.edge_tensor[remote] * size + target[remote])
     tensor = pairs // size
     return parts[graph.tensor_producer[tensor]], pairs % size, tensor
-
-
-def _trade(on: IntArray, estimate: Callable[[IntArray], float], until: float) -> IntArray:
-    """Swap two entries wherever that lowers the estimate, until none does or time is up."""
-    best, left, better = estimate(on), MAX_SWAPS, True
-    pairs = [(i, j) for i in range(len(on)) for j in range(i)][:MAX_SWAPS]
-    while better and left > 0:
-        better = False
-        for i, j in pairs:
-            left -= 1
-            if monotonic() > until:
-                return on
-            on[[i, j]] = on[[j, i]]
-            value = estimate(on)
-            if value < best * (1 - 1e-12):
-                best, better = value, True
-            else:
-                on[[i, j]] = on[[j, i]]
-    return on

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from doppler.placers.search.kernel import Chain
 
 SLICE_S = 0.1  # between looks at the clock
+LAST_SHARE = 0.999  # of a budget, at which the temperature is that of its end
 INSTANT = (  # the quickest first: a portfolio may stop on the way
     "single",
     "round-robin",
@@ -45,7 +46,7 @@ INSTANT = (  # the quickest first: a portfolio may stop on the way
 
 
 BUDGETED = frozenset({"metis"})  # of these, those that take a budget
-SLOWER = {"critical-path": 10.0}  # than any before it, on thousands of vertices and 64 devices
+SLOWER = {"critical-path": 60.0}  # than any before it, on 20,000 vertices and 36 devices
 START_SHARE = 0.5  # of a budget, for the heuristics that search begins from
 LEAST_S = 1e-3  # of a budget that is spent
 
@@ -151,13 +152,16 @@ def starting_points(problem: Problem, seed: int, seconds: float = inf) -> list[I
     return found
 
 
-def make_instant(name: str) -> Placer:
-    """One of the instant heuristics, as one of many: it says nothing where it has no time."""
+def make_instant(name: str, tries: int | None = None) -> Placer:
+    """One of the instant heuristics, as one of many: it says nothing where it has no time.
+
+    A partitioner makes as many `tries` of each cut, or as many as it does by itself.
+    """
     if name not in BUDGETED:
         return make_placer(name)
     from doppler.placers.partition.metis import MetisPlacer
 
-    return MetisPlacer(warns=False)
+    return MetisPlacer(warns=False) if tries is None else MetisPlacer(tries, warns=False)
 
 
 class InstantClock:
@@ -176,7 +180,11 @@ class InstantClock:
 
     def has_time(self, name: str) -> bool:
         """Whether a heuristic would end in time."""
-        return monotonic() + SLOWER.get(name, 1.0) * self._longest_s <= self._until
+        return monotonic() + self.expected_s(name) <= self._until
+
+    def expected_s(self, name: str) -> float:
+        """How long a heuristic takes, as those before it tell."""
+        return SLOWER.get(name, 1.0) * self._longest_s
 
     @contextmanager
     def timing(self) -> Iterator[None]:
@@ -195,11 +203,11 @@ def search(
         devices = np.where(graph.is_input, -1, 0)
         cost = float(Simulator(problem, config.sim).makespans(graph, devices[None])[0])
         return SearchResult(devices, cost, 1, [])
-    return _Search(problem, starts, config, seed).run()
+    return Annealer(problem, starts, config, seed).run()
 
 
-class _Search:
-    """Parallel chains of moves, run in slices."""
+class Annealer:
+    """Parallel chains of moves, run in slices: for all of the budget, or by and by."""
 
     def __init__(
         self, problem: Problem, starts: list[IntArray], config: SearchConfig, seed: int
@@ -219,7 +227,8 @@ class _Search:
         ranked = sorted((self._chain(start) for start in starts), key=lambda c: float(c.cost[0]))
         self._step_s = (monotonic() - began) / len(starts)  # roughly, of a move
         self.chains = [self._copy(ranked[i % len(ranked)]) for i in range(count)]
-        self.evaluations = len(starts) * config.draws
+        self.best = self._copy(ranked[0])
+        self.evaluations, self._slice, self._steps = len(starts) * config.draws, 0, 1
         self.history: list[tuple[float, int, float]] = []
 
     def run(self) -> SearchResult:
@@ -227,21 +236,50 @@ class _Search:
         from doppler.placers.search.kernel import INFEASIBLE
 
         began, interrupted = monotonic(), False
-        best = self._copy(min(self.chains, key=lambda c: float(c.cost[1])))
         try:
             for number, (share, steps) in enumerate(self._slices(began)):
-                if best.cost[1] <= self.config.enough_s:
+                if self.best.cost[1] <= self.config.enough_s:
                     break
                 self._advance(number, share, steps)
-                leader = min(self.chains, key=lambda c: float(c.cost[1]))
-                if leader.cost[1] < best.cost[1]:
-                    best = self._copy(leader)
-                self._note(began, float(best.cost[1]))
+                self._keep_best()
+                self._note(began, float(self.best.cost[1]))
         except (KeyboardInterrupt, Interrupted):
             interrupted = True  # anytime: the best so far is returned
-        cost = float(best.cost[1]) if best.cost[1] < INFEASIBLE else inf
-        devices = best.best[0].copy()
+        cost = float(self.best.cost[1]) if self.best.cost[1] < INFEASIBLE else inf
+        devices = self.best.best[0].copy()
         return SearchResult(devices, cost, self.evaluations, self.history, interrupted)
+
+    def run_for(self, seconds: float, share: float) -> None:
+        """Try moves for some seconds, at the temperature of this share of the whole budget.
+
+        One move at least; none once the cost is low enough.
+        """
+        end = monotonic() + seconds
+        while self.best.cost[1] > self.config.enough_s:
+            began = monotonic()
+            left_s = min(end - began, SLICE_S)
+            steps = int(min(max(left_s / max(self._step_s, 1e-9), 1), 4 * self._steps))
+            self._advance(self._slice, min(share, LAST_SHARE), steps)
+            self._slice, self._steps = self._slice + 1, steps
+            self._keep_best()
+            self._step_s = (monotonic() - began) / steps
+            if monotonic() >= end:
+                return
+
+    def take(self, devices: IntArray) -> None:
+        """Let the worst chain continue from (V,) devices that others found, if they are better."""
+        found, worst = self._chain(devices), self._worst()
+        if found.cost[1] < self.chains[worst].cost[1]:
+            self.chains[worst] = found
+            self._keep_best()
+
+    def _worst(self) -> int:
+        return max(range(len(self.chains)), key=lambda i: float(self.chains[i].cost[1]))
+
+    def _keep_best(self) -> None:
+        leader = min(self.chains, key=lambda c: float(c.cost[1]))
+        if leader.cost[1] < self.best.cost[1]:
+            self.best = self._copy(leader)
 
     def _slices(self, began: float) -> Iterator[tuple[float, int]]:
         """(share of the budget spent, moves to try next) until it is spent.

@@ -1,0 +1,208 @@
+"""Turns: members of `auto` that can be continued, and which of them has the next turn."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from math import inf, isfinite, log
+from time import monotonic
+
+import numpy as np
+
+from doppler.base.arrays import IntArray
+from doppler.mdp.instance import make_instance
+from doppler.placers.base import cores
+from doppler.placers.learned.batches import Batch, BatchKind
+from doppler.placers.learned.doppler import DopplerPlacer
+from doppler.placers.search.annealing import LEAST_S, Annealer, SearchConfig
+from doppler.problem import Problem
+
+LARGEST_GAIN = 1.0  # of a turn; the first assignment that fits counts as much
+
+
+class TurnTaker(ABC):
+    """A member that continues from where it was, or from what others found, and what it brought.
+
+    Its rate is by how much the logarithm of the best makespan fell in a second, of late.
+    """
+
+    order: IntArray | None = None  # in which it placed vertices, if it did
+
+    def __init__(self, name: str) -> None:
+        self.name, self.seconds, self.gain, self.has_failed = name, 0.0, 0.0, False
+        self.rate = inf  # so that everyone has a turn
+        self.number: int | None = None  # among what the portfolio has found
+
+    @property
+    @abstractmethod
+    def devices(self) -> IntArray | None:
+        """(V,) the best that it has made; None before the first turn."""
+
+    @property
+    @abstractmethod
+    def cost_s(self) -> float:
+        """The makespan of that; infinity where it does not fit."""
+
+    @abstractmethod
+    def has_time(self, left_s: float) -> bool:
+        """Whether it has something left to try that ends in time."""
+
+    @abstractmethod
+    def turn(self, seconds: float, left_s: float) -> None:
+        """Continue for about so long, of what is left of the budget."""
+
+    @abstractmethod
+    def take(self, devices: IntArray, cost_s: float) -> None:
+        """Continue from (V,) devices that others found."""
+
+    def reward(self, before_s: float, after_s: float, seconds: float) -> None:
+        """Count a turn, which has half of the weight of all turns."""
+        gain = 0.0
+        if after_s < before_s:
+            gain = LARGEST_GAIN if before_s == inf or not after_s else log(before_s / after_s)
+        gain = min(gain, LARGEST_GAIN)
+        rate = gain / max(seconds, LEAST_S)
+        self.rate = rate if self.rate == inf else (self.rate + rate) / 2
+        self.seconds, self.gain = self.seconds + seconds, self.gain + gain
+
+
+def whose_turn(
+    members: Sequence[TurnTaker], left_s: float, least_rate: float = 0.0
+) -> TurnTaker | None:
+    """The one of the highest rate that has time; of equal ones the one that had the least time.
+
+    Rates below the least are equal. What brings nothing loses half of its rate with each turn, so
+    the others soon have theirs.
+    """
+    able = [one for one in members if not one.has_failed and one.has_time(left_s)]
+    return max(able, key=lambda one: (max(one.rate, least_rate), -one.seconds), default=None)
+
+
+class PolicyTurns(TurnTaker):
+    """Placer `doppler`, batch by batch; batches that would take longer than a turn are cut."""
+
+    def __init__(self, placer: DopplerPlacer, problem: Problem, seed: int, sample_s: float) -> None:
+        """`sample_s` is what its first sample takes, as an estimate."""
+        super().__init__(placer.name)
+        self._devices: IntArray | None = None
+        self._cost_s = inf
+        self._left_s = inf if placer.seconds is None else placer.seconds
+        self._instance = make_instance(problem)
+        self._search = placer.begin(self._instance, seed)
+        self._part = self._search.parts[0]
+        self._sample_s, self._noted = dict.fromkeys(BatchKind, sample_s), set[BatchKind]()
+
+    @property
+    def devices(self) -> IntArray | None:
+        """(V,) the best of its own samples."""
+        return self._devices
+
+    @property
+    def cost_s(self) -> float:
+        """The makespan of that."""
+        return self._cost_s
+
+    def has_time(self, left_s: float) -> bool:
+        """Whether one more sample ends in time."""
+        batch, left_s = self._search.next, min(left_s, self._left_s)
+        return batch is not None and left_s > 0 and self._sample_s[batch.kind] <= left_s
+
+    def turn(self, seconds: float, left_s: float) -> None:
+        """Make batches for about so long: one sample at least."""
+        began = monotonic()
+        until, made = began + min(seconds, left_s), 0
+        while (batch := self._search.next) is not None:
+            free_s = until - monotonic()
+            if made and self._sample_s[batch.kind] > free_s:
+                break
+            self._step(batch, self._count(batch, free_s))
+            made += 1
+        self._left_s -= monotonic() - began
+
+    def _step(self, batch: Batch, count: int) -> None:
+        began = monotonic()
+        devices, order, makespans = self._search.step(count)
+        self._note(batch.kind, (monotonic() - began) * self._part.shares(count) / count)
+        best = int(np.argmin(makespans))
+        if self.devices is None or makespans[best] < self.cost_s:
+            self._cost_s = float(makespans[best])
+            self._devices = self._instance.expand(devices[best])
+            self.order = self._instance.vertices[order[best]]
+
+    def _note(self, kind: BatchKind, took_s: float) -> None:
+        """Expect that from now on; samples of later kinds take no longer than those before.
+
+        Of those on parts of the machine, which are quicker, the longest counts.
+        """
+        if kind is not BatchKind.NEIGHBOUR and kind in self._noted:
+            took_s = max(took_s, self._sample_s[kind])
+        self._noted.add(kind)
+        kinds = list(BatchKind)
+        for each in kinds[kinds.index(kind) :]:
+            self._sample_s[each] = took_s
+
+    def _count(self, batch: Batch, seconds: float) -> int:
+        """As many samples of a batch as end in time; one at least."""
+        sample_s = self._sample_s[batch.kind]
+        for count in range(batch.count, 1, -1):
+            if sample_s * count / self._part.shares(count) <= seconds:
+                return count
+        return 1
+
+    def take(self, devices: IntArray, cost_s: float) -> None:
+        """Let the best population have an assignment that others found."""
+        if cost_s < self.cost_s:
+            self._search.take(devices[self._instance.vertices], cost_s)
+
+    def close(self) -> None:
+        """Let its threads end."""
+        self._search.close()
+
+
+class SearchTurns(TurnTaker):
+    """Annealing, whose temperature falls with what is left of the budget after its first turn."""
+
+    def __init__(self, name: str, problem: Problem, seed: int, begin_s: float) -> None:
+        """`begin_s` is what it takes until its first move, as an estimate."""
+        super().__init__(name)
+        self._problem, self._seed, self._begin_s = problem, seed, begin_s
+        self._first_left_s = 0.0
+        self._config, self._starts = SearchConfig(), list[IntArray]()
+        self._annealer: Annealer | None = None
+
+    @property
+    def devices(self) -> IntArray | None:
+        """(V,) the best that it has seen."""
+        return None if self._annealer is None else self._annealer.best.best[0].copy()
+
+    @property
+    def cost_s(self) -> float:
+        """The makespan of that."""
+        from doppler.placers.search.kernel import INFEASIBLE
+
+        cost = INFEASIBLE if self._annealer is None else float(self._annealer.best.cost[1])
+        return cost if cost < INFEASIBLE else inf
+
+    def begin(self, starts: list[IntArray], enough_s: float) -> None:
+        """Let it start from (V,) devices, the best first, and stop where the cost is enough."""
+        self._config = SearchConfig(enough_s=enough_s)
+        self._starts = starts[: len(cores()) or 1]
+
+    def has_time(self, left_s: float) -> bool:
+        """Whether there is something to move, and some time."""
+        can_move = len(self._problem.graph.assigned) and self._problem.topology.num_devices > 1
+        return bool(can_move) and left_s > (self._begin_s if self._annealer is None else 0)
+
+    def turn(self, seconds: float, left_s: float) -> None:
+        """Try moves for so long."""
+        began = monotonic()
+        self._first_left_s = max(self._first_left_s, left_s)
+        share = 1 - left_s / self._first_left_s
+        if self._annealer is None:
+            self._annealer = Annealer(self._problem, self._starts, self._config, self._seed)
+        self._annealer.run_for(min(seconds, left_s) - (monotonic() - began), share)
+
+    def take(self, devices: IntArray, cost_s: float) -> None:
+        """Let one of the chains continue from there."""
+        if self._annealer is None:  # each a chain: those that are fastest
+            self._starts = [devices, *self._starts[: max(len(cores()) - 1, 0)]]
+        elif isfinite(cost_s) and cost_s < self.cost_s:
+            self._annealer.take(devices)
