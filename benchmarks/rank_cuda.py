@@ -1,7 +1,7 @@
 """Two processes that share a GPU: whether they compute what one does, and what crossing costs.
 
-    python benchmarks/rank_cuda.py --results rank-cuda.jsonl [--seconds 115]
-    python benchmarks/rank_cuda.py show --results rank-cuda.jsonl
+    python benchmarks/rank_cuda.py run rank-cuda.jsonl [--seconds 115]
+    python benchmarks/rank_cuda.py show rank-cuda.jsonl
 
 Each step is a job of two processes, or one, with a time limit of its own; every row is written as
 soon as it is known, and what fails or hangs costs no other step.
@@ -204,7 +204,7 @@ def run_step(number: int, results: Path, limit_s: float) -> None:
         for rank in range(size):
             more = {key: value.format(rank=rank) for key, value in environment.items()}
             options = ("--rank", str(rank), "--step", str(number), "--folder", folder)
-            options += ("--limit", str(limit_s), "--results", str(results))
+            options += ("--limit", str(limit_s), str(results))
             log = Path(folder) / f"{rank}.log"
             with log.open("w") as file:
                 command = [sys.executable, __file__, "rank", *options]
@@ -276,8 +276,8 @@ def show(results: Path) -> None:
 def main() -> None:
     """Run all steps, or show what they found."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("verb", nargs="?", choices=("run", "show", "rank"), default="run")
-    parser.add_argument("--results", type=Path, required=True)
+    parser.add_argument("verb", choices=("run", "show", "rank"))
+    parser.add_argument("results", type=Path, help="a file of results")
     parser.add_argument("--seconds", type=float, default=115.0, help="for all steps")
     parser.add_argument("--rank", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--step", type=int, default=0, help=argparse.SUPPRESS)

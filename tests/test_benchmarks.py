@@ -390,7 +390,7 @@ def test_the_table_of_processes_on_a_gpu(tmp_path: Path, printed: Printed) -> No
     ]
     path = tmp_path / "rows.jsonl"
     path.write_text("\n".join(json.dumps(row) for row in rows))
-    (text,) = printed("rank_cuda", ("show", "--results", str(path)))
+    (text,) = printed("rank_cuda", ("show", str(path)))
     assert "| nccl | 2.0 | Duplicate GPU detected |" in text
     assert "| gloo | fixed | 1 | 1 | 3 | 0.0e+00 |" in text
     assert "| fixed | 1,024 | crosses | 10.0 | 10.0 | 0.0 | 4.0 | -4.0 |" in text
