@@ -4,8 +4,7 @@ A page asks for such a part by a comment on a line of its own:
 
 - `<!-- cli -->`: the help of `dop` and of each of its verbs;
 - `<!-- table: NAME -->`: the tables of `benchmarks/results/NAME.jsonl`, as the benchmark that
-  measured them prints them, and when, where and with which commit they were measured;
-- `<!-- table once measured: NAME -->`: the same where that file is there, else a note.
+  measured them prints them, and when, where and with which commit they were measured.
 """
 
 import re
@@ -29,10 +28,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     """The text of a page with its generated parts filled in."""
     markdown = re.sub(r"^<!-- cli -->$", lambda _: cli(), markdown, flags=re.MULTILINE)
     return re.sub(
-        r"^<!-- table(?: once measured)?: (\S+) -->$",
-        lambda found: table(found[1]),
-        markdown,
-        flags=re.MULTILINE,
+        r"^<!-- table: (\S+) -->$", lambda found: table(found[1]), markdown, flags=re.MULTILINE
     )
 
 
@@ -55,10 +51,7 @@ def _help(*arguments: str) -> str:
 @cache
 def table(name: str) -> str:
     """The tables of a file of results, below a line that says where they are from."""
-    source = measurements().get(name)
-    if source is None and not (RESULTS / f"{name}.jsonl").exists():
-        return "*Not measured yet.*"
-    assert source is not None, f"measured.toml does not say where `{name}` is from"
+    source = measurements()[name]
     script, results = f"benchmarks/{source['script']}", f"benchmarks/results/{name}.jsonl"
     shown = subprocess.run(
         [sys.executable, script, "show", results],

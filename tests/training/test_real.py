@@ -1,6 +1,7 @@
 """Stage III: what is measured teaches, and a safe incumbent whatever happens."""
 
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -153,11 +154,13 @@ def test_all_three_stages_in_one_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("config", [REAL, replace(REAL, stages=("imitation", "sim", "real"))])
 def test_seconds_go_to_the_last_stage(config: TrainConfig) -> None:
+    ticks = count()
     trainer = Trainer(
         [(graph(), MACHINE)],
         replace(config, seconds=0.6),
         policy=make_policy(config.policy, 0),
         executor=machine(),
+        clock=lambda: 0.1 * next(ticks),
     )
     seen = list(trainer.run())
     assert seen[-1].stage == "real"

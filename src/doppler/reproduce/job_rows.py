@@ -10,7 +10,7 @@ from doppler.reproduce.paper_figures import Figure
 
 # CPU seconds of one episode in preset `paper` on ChainMM, and of others as multiples of that.
 EPISODE_S = 0.012
-METHOD_COST = {"doppler": 1.0, "placeto": 1.2, "placeto-pretrain": 1.2, "gdp": 1.0, "seq2seq": 3.0}
+METHOD_COST = {"doppler": 1.0, "placeto": 1.2, "placeto-pretrain": 1.2, "gdp": 1.0, "seq2seq": 0.8}
 GRAPH_COST = {"chainmm": 1.0, "ffnn": 1.6, "llama-block": 1.6, "llama-layer": 2.0}
 PLACETO_GROWTH = 1.5  # it passes messages at every step: more on larger graphs
 BATCHED = 0.2  # an episode of preset `default`, which has batches
@@ -141,9 +141,8 @@ def _cost_s(values: Result) -> float:
         cost *= PLACETO_GROWTH
     if values["preset"] == "default":
         cost *= BATCHED
-    if values["variant"] == "per-step":
-        cost *= STEP_COST
-    return float(2.0 + cost * (values["episodes"] + values["imitation"]))
+    step = STEP_COST if values["variant"] == "per-step" else 1.0
+    return float(2.0 + cost * (values["episodes"] * step + values["imitation"]))
 
 
 def of_run(results: Results, jobs: Iterable[PaperJob]) -> Spread:
