@@ -16,6 +16,12 @@ placers is replaced, so that other work on the machine does not count. What a me
   from the heuristics.
 - `from policy`: a quarter of the time for the samples of `doppler`, then search from the best 12.
 - `lists`: the best of all list schedulers, however long they take.
+
+`benchmarks/results/auto-members.jsonl` is what we measured on 18 November 2026, on one of two busy
+cores, at other times of the day for each version of `auto`: `auto before` its turns, four trials on
+the way, and `auto` as it is, which was not measured on split `train`. Split `validation` was looked
+at three times: with trial 4, after which the policy searches by itself first; with that; and, on
+20,000 vertices in one second, after the clock of the list schedulers was made to ignore one pause.
 """
 
 import argparse

@@ -52,9 +52,9 @@ from doppler.graph import Graph
 from doppler.mdp import make_instance
 from doppler.placers import lower_bounds
 from doppler.placers.auto import AutoPlacer
+from doppler.placers.auto_config import AutoConfig
 from doppler.placers.bounds.lower import ROUNDING
 from doppler.placers.learned.doppler import DopplerPlacer
-from doppler.placers.portfolio import AutoConfig
 from doppler.placers.search.annealing import SearchConfig, search, starting_points
 from doppler.policies.arrays.config import PolicyConfig
 from doppler.policies.kinds import make_any

@@ -6,7 +6,6 @@ import signal
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import count
 from math import inf
 from typing import Any
 
@@ -19,7 +18,7 @@ from strategies import devices_for, graphs, topologies
 from doppler.assignment import Assignment
 from doppler.errors import ConfigError, Interrupted
 from doppler.graph import Graph, GraphBuilder
-from doppler.placers import auto, is_optimal, lower_bounds, make_placer, portfolio, solve, turns
+from doppler.placers import auto, is_optimal, lower_bounds, make_placer, portfolio, solve
 from doppler.placers.auto import AutoPlacer
 from doppler.placers.bounds.lower import bounds_of
 from doppler.placers.exact.placer import ExactPlacer
@@ -90,7 +89,8 @@ def test_without_a_policy_auto_leaves_half_of_its_time_to_search(
     monkeypatch.setattr(portfolio.Portfolio, "take_turns", lambda _: None)
     topology = preset("p100x4")
     AutoPlacer(1.0).solve(Problem(graph, topology))
-    assert names == [name for name in auto._instant(topology) if name != "metis"][:count]
+    lists = [name for name in auto._instant(topology) if name != "metis"][:count]
+    assert names == (lists if not runs else [*lists, "metis"])  # which takes what is left
 
 
 @pytest.mark.parametrize(("memory_bytes", "included"), [(inf, False), (16e9, True)])
@@ -279,15 +279,9 @@ def test_quick_heuristics_run_however_long_the_policy_takes() -> None:
     assert names[0] == "single"
 
 
-def test_every_member_has_one_row_and_the_winner_the_fastest(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """By a clock of its own, so that policy and search have some turns each."""
-    ticks = count()
-    for module in (portfolio, turns, annealing):
-        monkeypatch.setattr(module, "monotonic", lambda: 1e-3 * next(ticks))
+def test_every_member_has_one_row_and_the_winner_the_fastest() -> None:
     problem = Problem(random_dag(vertices=60, depth=6, seed=0), preset("p100x4"))
-    result = AutoPlacer(instant=("single", "heft")).solve(problem, budget_s=0.5)
+    result = AutoPlacer(instant=("single", "heft")).solve(problem, budget_s=1.0)
     names = [member.name for member in result.members]
     assert sorted(names) == ["annealing", "doppler", "heft", "single"]
     made = {member.name: member.makespan_s for member in result.members}

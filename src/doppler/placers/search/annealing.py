@@ -167,11 +167,13 @@ def make_instant(name: str, tries: int | None = None) -> Placer:
 class InstantClock:
     """Whether there is time for one more of the instant heuristics, the quickest of which go first.
 
-    The next one takes as long as the longest before it, or as many times as `SLOWER` says.
+    The next one takes as long as the longest but one before it, or as many times as `SLOWER` says.
+    The longest may have been paused: on tens of thousands of vertices, garbage collection takes
+    longer than most heuristics.
     """
 
     def __init__(self, seconds: float) -> None:
-        self._until, self._longest_s = monotonic() + seconds, 0.0
+        self._until, self._took_s = monotonic() + seconds, list[float]()
 
     @property
     def left_s(self) -> float:
@@ -184,14 +186,15 @@ class InstantClock:
 
     def expected_s(self, name: str) -> float:
         """How long a heuristic takes, as those before it tell."""
-        return SLOWER.get(name, 1.0) * self._longest_s
+        longest_s = sorted(self._took_s)[-2:] or [0.0]
+        return SLOWER.get(name, 1.0) * longest_s[0]
 
     @contextmanager
     def timing(self) -> Iterator[None]:
         """The time that one takes."""
         began = monotonic()
         yield
-        self._longest_s = max(self._longest_s, monotonic() - began)
+        self._took_s.append(monotonic() - began)
 
 
 def search(
