@@ -31,6 +31,7 @@ GIVEN = {
     "learning": "25 120 260",
     "memory": "2.5 7.5 18.6 49.6",
     "models": "2,048",
+    "placers": "0.01 64 100",
     "rivals": "48 128 256",
     "serving": "1.5 20 300 1,500 2,500",
     "speed": "0.68 3.11 6.2 64",
@@ -86,7 +87,7 @@ def table(name: str, title: str) -> list[list[str]]:
     return next(row["rows"] for row in rows(name) if row["name"] == title)
 
 
-def on_placers() -> list[str]:
+def on_placers(shown: Callable[[str], str]) -> list[str]:
     found = [[value(figures(cell)[0]) for cell in row[5:]] for row in table("placers", "search")]
     better = [100 * (1 - search / instant) for instant, search, _ in found]
     gaps = [gap for _, _, gap in found[:4]]
@@ -94,7 +95,14 @@ def on_placers() -> list[str]:
     late = [abs(float(row[5].split()[0])) for row in table("placers", "long")]
     assert min(better) >= 0
     assert max(late) < 1
+    cells = [
+        line.split("|")
+        for line in shown("auto-members").splitlines()
+        if "| +" in line or "| -" in line
+    ]
+    near = sum(value(re.findall(r"[-+]?\d+\.\d", cell[5])[0].lstrip("+")) <= 1 for cell in cells)
     return [
+        f"in {near} of {len(cells)} cells",
         f"and up to {max(better):.0f} % better",
         f"On `p100x4-first-fit` the result is {min(gaps):.1f} to {max(gaps):.0f} % above",
         f"costs {min(ratios)} to {max(ratios)} times less than a simulation",
@@ -304,7 +312,7 @@ def claims(name: str, shown: Callable[[str], str]) -> list[str]:
     """What follows from the data of a page, as the page has to put it."""
     if name not in CLAIMS:
         return []
-    return on_learning(shown) if name == "learning" else CLAIMS[name]()
+    return CLAIMS[name](shown) if name in ("learning", "placers") else CLAIMS[name]()
 
 
 @pytest.mark.parametrize("name", WITH_TABLES)
