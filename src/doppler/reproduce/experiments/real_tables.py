@@ -11,6 +11,7 @@ import numpy as np
 from doppler.reproduce.budgets import Budgets, Settings
 from doppler.reproduce.experiments.makespans import Found, compare
 from doppler.reproduce.experiments.real_jobs import GUARDED, PLAIN, RealJobs, Row
+from doppler.reproduce.experiments.systems import stage_claims
 from doppler.reproduce.findings import (
     Claim,
     FigureTable,
@@ -201,17 +202,7 @@ def _claims(
 ) -> list[Claim]:
     """What the paper says about the stages."""
     return [
-        claim(
-            "Training on the system alone is worse than after the other stages (greedy)",
-            [
-                Inequality(name, greedy[name], greedy["III"])
-                for name in ("I+II+III", "I+III", "II+III")
-            ],
-        ),
-        claim(
-            "Stage III begins lower after Stages I and II than without them",
-            [Inequality("first runs", begins["I+II+III"], begins["III"])],
-        ),
+        *stage_claims(greedy, begins),
         claim(
             "Stage III improves on Stages I and II",
             [

@@ -1,5 +1,6 @@
 """What runs assignments: labels `blocking` (Table 1), `stages` (Q3), `sim-vs-real` (App. G.1)."""
 
+from collections.abc import Mapping
 from itertools import combinations
 
 import numpy as np
@@ -8,6 +9,7 @@ from doppler.reproduce.budgets import Settings
 from doppler.reproduce.experiments.makespans import Found
 from doppler.reproduce.experiments.real_jobs import RealJobs
 from doppler.reproduce.findings import (
+    Claim,
     Inequality,
     LineChart,
     Spread,
@@ -109,24 +111,9 @@ class Stages:
         greedy = {name: of_greedy(results, jobs) for name, jobs in self.runs.items()}
         best = {name: of_run(results, jobs) for name, jobs in self.runs.items()}
         rows = [(name, greedy[name], best[name], *_ends(results, self.runs, name)) for name in best]
+        begins = {name: _first(results, self.runs[name]) for name in ("I+II+III", "III")}
         claims = [
-            claim(
-                "Training on the system alone is worse than after the other stages (greedy)",
-                [
-                    Inequality(name, greedy[name], greedy["III"])
-                    for name in ("I+II+III", "I+III", "II+III")
-                ],
-            ),
-            claim(
-                "Stage III begins lower after Stages I and II than without them",
-                [
-                    Inequality(
-                        "first runs",
-                        _first(results, self.runs["I+II+III"]),
-                        _first(results, self.runs["III"]),
-                    )
-                ],
-            ),
+            *stage_claims(greedy, begins),
             cannot_test(
                 "Stage III improves on Stages I and II",
                 "in the simulator the system differs from its model by noise alone: greedy "
@@ -149,6 +136,23 @@ class Stages:
         title = f"Llama-layer; Stage III has {self.settings.budgets.real:,} runs with noise"
         chart = LineChart("Stage III, seed 0", "executions", "ms", lines)
         return [plain(title, heads, rows)], claims, [chart]
+
+
+def stage_claims(greedy: Mapping[str, Spread], begins: Mapping[str, Spread]) -> list[Claim]:
+    """What the paper says about training on the system, from combinations of stages."""
+    return [
+        claim(
+            "Training on the system alone is worse than after the other stages (greedy)",
+            [
+                Inequality(name, greedy[name], greedy["III"])
+                for name in ("I+II+III", "I+III", "II+III")
+            ],
+        ),
+        claim(
+            "Stage III begins lower after Stages I and II than without them",
+            [Inequality("first runs", begins["I+II+III"], begins["III"])],
+        ),
+    ]
 
 
 def _ends(results: Results, runs: dict[str, list[PaperJob]], name: str) -> tuple[object, ...]:
