@@ -1,6 +1,6 @@
 """The findings of `dop reproduce`, as the documentation has them.
 
-    dop reproduce all --quick -o out && cp out/findings.jsonl benchmarks/results/paper.jsonl
+    dop reproduce all -o out && cp out/findings.jsonl benchmarks/results/paper.jsonl
     python benchmarks/paper.py show benchmarks/results/paper.jsonl
     python benchmarks/paper.py overview benchmarks/results/paper.jsonl  # the table of verdicts
 
