@@ -57,7 +57,7 @@ class Portfolio:
     def __init__(
         self, problem: Problem, seed: int, config: AutoConfig, seconds: float = inf
     ) -> None:
-        """A portfolio without members, which has so many seconds from now on."""
+        """A portfolio without members, with a budget in seconds that starts now."""
         self._config, self._seconds = config, seconds
         self.began, self.problem, self.seed = monotonic(), problem, seed
         quick = not config.has_time_for_bounds(problem, seconds)

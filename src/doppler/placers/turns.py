@@ -47,7 +47,7 @@ class TurnTaker(ABC):
 
     @abstractmethod
     def turn(self, seconds: float, left_s: float) -> None:
-        """Continue for about so long, of what is left of the budget."""
+        """Continue for about `seconds`; `left_s` is what is left of the budget."""
 
     @abstractmethod
     def take(self, devices: IntArray, cost_s: float) -> None:
@@ -106,7 +106,7 @@ class PolicyTurns(TurnTaker):
         return batch is not None and left_s > 0 and self._sample_s[batch.kind] <= left_s
 
     def turn(self, seconds: float, left_s: float) -> None:
-        """Make batches for about so long: one sample at least."""
+        """Make batches for about `seconds`: one sample at least."""
         began = monotonic()
         until, made = began + min(seconds, left_s), 0
         while (batch := self._search.next) is not None:
@@ -192,7 +192,7 @@ class SearchTurns(TurnTaker):
         return bool(can_move) and left_s > (self._begin_s if self._annealer is None else 0)
 
     def turn(self, seconds: float, left_s: float) -> None:
-        """Try moves for so long."""
+        """Try moves for `seconds`."""
         began = monotonic()
         self._first_left_s = max(self._first_left_s, left_s)
         share = 1 - left_s / self._first_left_s

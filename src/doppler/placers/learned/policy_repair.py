@@ -57,7 +57,7 @@ class PolicyRepair:
         return self.policy.on(self.instance)
 
     def shares(self, count: int) -> int:
-        """Threads that make so many samples."""
+        """The number of threads that make `count` samples."""
         return max(min(self.threads, count // self.min_samples_per_thread), 1)
 
     def repair_with_policy(

@@ -43,7 +43,7 @@ class PolicySearch:
         return None if self._next is None else self._next[1]
 
     def step(self, count: int | None = None) -> Samples:
-        """The samples of the next batch, or so many of them only."""
+        """The samples of the next batch; with a `count`, only that number of them."""
         assert self._next is not None
         number, batch = self._next
         if count is not None:
