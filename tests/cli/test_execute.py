@@ -176,6 +176,7 @@ def test_help_has_an_example(dop: Dop) -> None:
             ["--transport", "nccl", "--mode", "dynamic"],
             ["mode must be `fixed`", "hint: add `--mode fixed`"],
         ),
+        (["--transport", "nccl"], ["this is the only one", "hint: start several with torchrun"]),
         (["--repeat", "0"], ["--repeat"]),
         (["--inputs", "nowhere.npz"], ["no file `nowhere.npz`"]),
         (["--inputs", "graph.json"], ["`graph.json` is not an .npz file of arrays", "hint: write"]),

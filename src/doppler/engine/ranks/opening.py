@@ -11,11 +11,11 @@ from torch.distributed.rendezvous import rendezvous
 
 from doppler.base.torchrun import num_ranks
 from doppler.engine.backends.base import Backend
-from doppler.engine.config import EngineConfig
+from doppler.engine.config import NCCL, EngineConfig
 from doppler.engine.engine import Engine
 from doppler.engine.ranks.group import Group
 from doppler.engine.ranks.rank_engine import RankEngine
-from doppler.errors import DopplerError
+from doppler.errors import ConfigError, DopplerError
 from doppler.topology.topology import Topology
 
 
@@ -70,6 +70,11 @@ def make_engine(
 ) -> Engine:
     """An engine of all devices, or of those of this rank."""
     if group is None:
+        if config.transport == NCCL:
+            raise ConfigError(
+                "NCCL moves tensors between processes, and this is the only one",
+                hint="start several with torchrun, or leave out the transport",
+            )
         return Engine(topology, backend, config)
     return RankEngine(topology, group, config, backend)
 
