@@ -12,7 +12,7 @@ from doppler.mdp.features import NUM_FEATURES
 from doppler.mdp.instance import Instance
 from doppler.mdp.kernel import Choice, Record, State, Weights, make_state, roll_out
 from doppler.mdp.rollout import NOTHING_ASSIGNED, PartialAssignments, Sampling
-from doppler.topology import Device, Link, Topology
+from doppler.topology import DTYPE_CLASSES, Device, Link, Topology
 
 SAMPLED = Sampling()
 
@@ -35,13 +35,16 @@ def play(
 ) -> Played:
     """Episodes with everything recorded, by one call of the kernel."""
     seeds = np.arange(seeds) if isinstance(seeds, int) else seeds
-    n, devices = instance.tables.exec_s.shape
     state, count = make_state(instance.tables, weights), len(seeds)
+    every = (count, instance.num_vertices)
+    scored = (*every, min(int(weights.most[0]) or instance.num_devices, instance.num_devices))
     record = Record(
-        np.zeros((count, n), np.int64),
-        np.zeros((count, n), np.int64),
-        np.zeros((count, n, devices, NUM_FEATURES), np.float32),
-        np.zeros((count, n), np.int64),
+        order=np.zeros(every, np.int64),
+        devices=np.zeros(every, np.int64),
+        features=np.zeros((*scored, NUM_FEATURES), np.float32),
+        since=np.zeros(every, np.int64),
+        scored=np.zeros(scored, np.int64),
+        last_step=np.zeros(scored, np.int64),
     )
     choice = Choice(
         sampling.select_temperature,
@@ -68,8 +71,19 @@ def replay(instance: Instance, order: IntArray, devices: IntArray) -> Iterator[t
         episode.place(vertex, int(devices[vertex]))
 
 
-def random_weights(instance: Instance, seed: int = 0, *, width: int = 6, depth: int = 3) -> Weights:
-    """A policy of random matrices whose scores and logits differ by about one."""
+def last_step_on(episode: Episode, device: int) -> int:
+    """The step that last placed something on a device, or -1."""
+    steps = [t for t, v in enumerate(episode.order) if episode.devices[v] == device]
+    return max(steps, default=-1)
+
+
+def random_weights(
+    instance: Instance, seed: int = 0, *, width: int = 6, depth: int = 3, most: int = 0
+) -> Weights:
+    """A policy of random matrices whose scores and logits differ by about one.
+
+    It scores up to `most` devices for a vertex; 0: all.
+    """
     rng, n = np.random.default_rng(seed), instance.num_vertices
 
     def matrix(*shape: int) -> np.ndarray:
@@ -84,11 +98,12 @@ def random_weights(instance: Instance, seed: int = 0, *, width: int = 6, depth: 
         hidden_bias=matrix(depth),
         out=matrix(depth),
         crowded=np.full(1, 1.5, np.float32),
+        most=np.full(1, most, np.int64),
     )
 
 
 def no_opinion(instance: Instance) -> Weights:
-    """A policy that likes all vertices and all devices the same."""
+    """A policy that likes all vertices and all devices the same, and scores all."""
     return Weights(*(np.zeros_like(array) for array in random_weights(instance)))
 
 
@@ -138,3 +153,17 @@ def uniform(num_devices: int) -> Topology:
     np.fill_diagonal(route, -1)
     devices = tuple(Device(f"d{i}") for i in range(num_devices))
     return Topology("uniform", devices, (Link("any", 1.0, latency_s=0.1),), route)
+
+
+def twenty_devices(memory_bytes: float = float("inf")) -> Topology:
+    """Four groups of five devices of unequal speeds; links between groups are slower."""
+    speeds = (2e12 * (1 + i % 7) for i in range(20))
+    devices = tuple(
+        Device(f"d{i}", dict.fromkeys(DTYPE_CLASSES, speed), 1e12, memory_bytes, slots=1 + i % 2)
+        for i, speed in enumerate(speeds)
+    )
+    links = (Link("near", 50e9, latency_s=1e-6), Link("far", 5e9, latency_s=1e-5, lanes=2))
+    group = np.arange(20) // 5
+    route = (group[:, None] != group).astype(np.int64)
+    np.fill_diagonal(route, -1)
+    return Topology("twenty", devices, links, route)

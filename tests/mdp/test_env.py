@@ -11,7 +11,7 @@ from mdp.playing import graph_of, unequal_pair, uniform
 from doppler.assignment import Assignment
 from doppler.errors import GraphError
 from doppler.graph import Graph, GraphBuilder
-from doppler.mdp import Episode
+from doppler.mdp import DEVICE_FEATURES, Episode
 from doppler.programs import random_dag
 from doppler.sim import Noise, SimConfig, Simulator
 from doppler.topology import Device, Topology
@@ -80,7 +80,9 @@ def test_observations_are_those_of_the_readable_episode() -> None:
         assert np.flatnonzero(observation["candidates"]).tolist() == episode.candidates
         assert observation["devices"].tolist() == episode.devices.tolist()
         for v in range(4):
-            expected = episode.device_features(v) if v in episode.candidates else np.zeros((2, 15))
+            expected = np.zeros((2, len(DEVICE_FEATURES)))
+            if v in episode.candidates:
+                expected = episode.device_features(v)
             np.testing.assert_allclose(observation["device_features"][v], expected, rtol=1e-6)
         episode.place(*action)
         observation, reward, terminated, _, info = env.step(np.array(action))
@@ -171,7 +173,7 @@ def test_too_little_memory_is_worse_than_one_device_doing_everything() -> None:
 def test_several_at_once() -> None:
     envs = gymnasium.make_vec(ENV_ID, num_envs=3, graph=example(), topology=unequal_pair())
     observations, _ = envs.reset(seed=0)
-    assert observations["device_features"].shape == (3, 4, 2, 15)
+    assert observations["device_features"].shape == (3, 4, 2, 24)
     _, rewards, *_ = envs.step(np.array([[0, 0], [1, 0], [2, 0]]))
     assert rewards.tolist() == [0.0, 0.0, -1.0]
     envs.close()

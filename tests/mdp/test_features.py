@@ -1,7 +1,8 @@
 """Features of vertices and devices, computed by hand."""
 
 from dataclasses import replace
-from math import log1p
+from itertools import pairwise
+from math import log, log1p
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from strategies import graphs, topologies
 
 from doppler.graph import GraphBuilder
 from doppler.mdp import DEVICE_FEATURES, FEATURE_SETS, VERTEX_FEATURES, Episode, make_instance
-from doppler.mdp.features import MOST_SHARE, NOT_SECONDS, early, squeeze
+from doppler.mdp.features import MOST_SHARE, NOT_SECONDS, NUM_STATIC, early, outlook, squeeze
 from doppler.mdp.instance import Instance
 from doppler.problem import Problem
 from doppler.programs import random_dag
@@ -43,7 +44,8 @@ def assert_features(episode: Episode, vertex: int, expected: dict[str, list[floa
     found = seconds(episode, vertex)
     assert list(expected) == list(found)
     for name, values in expected.items():
-        assert found[name] == pytest.approx(values, abs=1e-12), name
+        rel = 1e-7 if name in DEVICE_FEATURES[-NUM_STATIC:] else None  # these are float32
+        assert found[name] == pytest.approx(values, rel=rel, abs=1e-12), name
 
 
 def test_static_features() -> None:
@@ -69,8 +71,15 @@ def test_device_features_before_and_after_each_step() -> None:
     episode = Episode(example())
     assert episode.candidates == [A, B]
     nothing = [0.0, 0.0]
-    untouched = dict.fromkeys(DEVICE_FEATURES, nothing)
-    assert_features(episode, B, untouched | {"exec": [4.0, 2.0], "extra_end": [2.0, 0.0]})
+    always = {
+        "num_devices": [1 / 6] * 2,  # 2 of 64 devices, by logarithms
+        "communication": [(1 + log(7.5 / 11.5) / log(100)) / 2] * 2,
+        "parallelism": [log(11.5 / 6) / log(64)] * 2,  # B and C are the longest path
+        "dispatch": nothing,  # the host takes no time
+    }
+    untouched = dict.fromkeys(DEVICE_FEATURES, nothing) | always
+    of_b = {"exec": [4.0, 2.0], "extra_end": [2.0, 0.0], "unused": [1.0, 1.0]}
+    assert_features(episode, B, untouched | of_b)
 
     episode.place(B, 1)  # from 0 to 2
     assert episode.candidates == [A, E]
@@ -84,6 +93,9 @@ def test_device_features_before_and_after_each_step() -> None:
         "extra_work": [0.0, 2.0],
         "extra_start": [0.0, 2.0],
         "extra_end": [0.0, 3.0],
+        "unused": [1.0, 0.0],
+        "used_share": [0.5, 0.5],
+        "placed_share": [3 / 11.5] * 2,  # B, of a mean of 3 s
     }
     assert_features(episode, A, untouched | of_a)
 
@@ -99,6 +111,8 @@ def test_device_features_before_and_after_each_step() -> None:
         "input_transfer": [1.0, 5.0],
         "extra_start": [0.0, 4.0],
         "extra_end": [0.0, 8.0],
+        "used_share": [1.0, 1.0],
+        "placed_share": [5.5 / 11.5] * 2,
     }
     assert_features(episode, C, untouched | of_c)
 
@@ -113,6 +127,8 @@ def test_device_features_before_and_after_each_step() -> None:
         "extra_work": [1.0, 0.0],
         "extra_start": [2.0, 0.0],
         "extra_end": [2.0, 0.0],
+        "used_share": [1.0, 1.0],
+        "placed_share": [8.5 / 11.5] * 2,
     }
     assert_features(episode, E, untouched | of_e)
     assert not episode.done
@@ -234,6 +250,99 @@ def test_graphs_without_work_have_features(exec_s: float) -> None:
     episode = Episode(instance)
     episode.place(0, 0)
     assert np.isfinite(episode.device_features(1)).all()
+    placed = episode.device_features(1)[:, DEVICE_FEATURES.index("placed_share")]
+    assert placed.tolist() == [0.5 if exec_s else 0.0] * 2
+
+
+OUTLOOKS = {  # number of devices; seconds of work, moves, longest path and host
+    "least of each": ((1, 100.0, 1.0, 100.0, 0.0), [0.0, 0.0, 0.0, 0.0]),
+    "the middle": ((8, 2.0, 2.0, 0.25, 0.25 * 0.09), [0.5, 0.5, 0.5, log(10) / log(101)]),
+    "much of each": ((64, 64.0, 6400.0, 1.0, 1.0), [1.0, 1.0, 1.0, 1.0]),
+    "more": ((512, 512.0, 512e4, 1.0, 101.99), [1.5, 1.5, 1.5, log(10200) / log(101)]),
+    "nothing to move": ((1, 1.0, 0.0, 1.0, 0.0), [0.0, 0.0, 0.0, 0.0]),
+    "no work": ((1, 0.0, 1.0, 0.0, 1.0), [0.0, 1.0, 0.0, 0.0]),
+    "hardly any work": (
+        (1, 1e-300, 1e300, 1e-300, 1e300),
+        [0.0, 2.0, 0.0, log1p(1e8) / log(101)],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OUTLOOKS)
+def test_the_outlook_by_hand(case: str) -> None:
+    given_, expected = OUTLOOKS[case]
+    found = outlook(*given_)
+    assert found.dtype == np.float32
+    assert found.tolist() == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_outlook_counts_tensors_once_and_paths_without_moves() -> None:
+    """One tensor has three readers, which is 0.1 + 3.9 s once; the longest path is 1 + 3 of 7 s."""
+    g = GraphBuilder("fan")
+    x = g.input("x", output_bytes=1e9)
+    a = g.op("a", "matmul", reads=[x], output_bytes=3.9, exec_s=1.0)
+    for name, exec_s in (("b", 1.0), ("c", 2.0), ("d", 3.0)):
+        g.op(name, "matmul", reads=[a], output_bytes=1e9, exec_s=exec_s)
+    instance = make_instance(Problem(g.build(), uniform(4)))
+    assert instance.tables.work_s.tolist() == [1.0, 1.0, 2.0, 3.0]
+    expected = outlook(4, 7.0, 4.0, 4.0, 0.0).tolist()
+    assert instance.tables.outlook.tolist() == pytest.approx(expected)
+
+
+def test_the_outlook_counts_what_the_host_starts_without_inputs() -> None:
+    """Two vertices and an input: the host takes 2 × 0.75 s, over a mean of 1 s on two devices."""
+    g = GraphBuilder("pair")
+    x = g.input("x", output_bytes=1e9)
+    for name in "ab":
+        g.op(name, "matmul", reads=[x], output_bytes=0.0, exec_s=1.0)
+    topology = replace(uniform(2), host=Host(dispatch_s=0.75, completion_s=8.0))
+    tables = make_instance(Problem(g.build(), topology)).tables
+    assert tables.dispatch_s == 0.75
+    assert tables.outlook[-1] == pytest.approx(log(151) / log(101))
+
+
+def scored_in_turn(episode: Episode, vertex: int, count: int) -> list[int]:
+    """The first devices that are chosen to be scored, as they are chosen."""
+    sets = [set[int](), *(set(episode.scored(vertex, most)) for most in range(1, count + 1))]
+    turns = [after - before for before, after in pairwise(sets)]
+    assert all(len(turn) == 1 for turn in turns)
+    return [device for turn in turns for device in turn]
+
+
+def test_devices_are_chosen_to_be_scored_by_one_feature_after_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    episode = Episode(make_instance(Problem(graph_of([1.0]), uniform(16))))
+    best = {  # of each feature, in turn
+        "extra_end": [3, 7, 11, 14],
+        "input_transfer": [4, 5],
+        "extra_start": [6],
+        "sibling_distance": [9],
+        "sibling_share": [10],
+        "extra_work": [13],
+    }
+    features = np.ones((16, len(DEVICE_FEATURES)))
+    features[:, DEVICE_FEATURES.index("overfull")] = 0.0
+    for name, devices in best.items():
+        values = 0.1 * np.arange(len(devices))
+        is_share = name == "sibling_share"
+        features[devices, DEVICE_FEATURES.index(name)] = 2.0 if is_share else values
+    monkeypatch.setattr(episode, "device_features", lambda vertex: features)
+    assert scored_in_turn(episode, 0, 10) == [3, 4, 6, 9, 7, 10, 13, 11, 5, 14]
+    features[[3, 6, 13], DEVICE_FEATURES.index("overfull")] = [1.1, 1.5, 1.2]
+    # 7 is the next to end first; no other starts early, so the one that ends first is next.
+    assert scored_in_turn(episode, 0, 4) == [7, 4, 11, 9]
+    assert scored_in_turn(episode, 0, 15)[-2:] == [3, 13]  # the least full of those
+    assert episode.scored(0, 0) == episode.scored(0, 16) == list(range(16))
+
+
+def test_devices_that_are_scored_are_near_the_inputs_or_fast() -> None:
+    graph = graph_of([[1.0] * 5, [5.0, 4.0, 3.0, 2.0, 1.0]], {(0, 1): 10.0})
+    episode = Episode(make_instance(Problem(graph, uniform(5))))
+    assert scored_in_turn(episode, 0, 4) == [0, 1, 2, 3]  # all are alike
+    episode.place(0, 0)
+    # The first device, where the input is, ends first; of the others the faster.
+    assert scored_in_turn(episode, 1, 4) == [0, 4, 3, 2]
 
 
 def test_the_sets_of_features() -> None:
@@ -264,6 +373,84 @@ def test_the_host_takes_its_time_and_a_tensor_is_moved_once() -> None:
     assert episode.arrival_s(2, 1) == 4.0  # it is there already
     episode.place(2, 1)
     assert episode.end_s.tolist() == [1.0, 5.0, 6.0]
+
+
+def of_host(episode: Episode, vertex: int) -> tuple[list[float], list[float]]:
+    """Of each device, `host_time` in seconds and `host_load`."""
+    table, scale_s = episode.device_features(vertex), episode.instance.tables.scale_s
+    squeezed, load = (table[:, DEVICE_FEATURES.index(n)] for n in ("host_time", "host_load"))
+    return (np.expm1(squeezed * log(101)) / 100 * scale_s).tolist(), load.tolist()
+
+
+def test_the_host_starts_one_task_after_the_other() -> None:
+    """C reads A and B, E reads B; all take 0.5 s, a move 0.25 s, and the host 1 s for each."""
+    edges = {(A, C): 1.0, (B, C): 1.0, (B, E): 1.0}
+    graph = graph_of([0.5] * 4, edges, transfer_s=[0.25] * 3)
+    topology = replace(uniform(2), host=Host(dispatch_s=1.0))
+    episode = Episode(make_instance(Problem(graph, topology)))
+    assert of_host(episode, A) == ([0.0, 0.0], [0.0, 0.0])
+    assert [episode.arrival_s(A, d) for d in (0, 1)] == [0.0, 0.0]
+
+    episode.place(A, 0)  # from 0 to 0.5
+    assert episode.host_free_s == 1.0
+    assert [episode.arrival_s(B, d) for d in (0, 1)] == [1.0, 1.0]
+    assert of_host(episode, B) == ([0.0, 0.0], [2.0, 2.0])  # started by 1, over the end at 0.5
+
+    episode.place(B, 0)  # from 1, although the device is free from 0.5 on
+    assert (episode.begin_s[B], episode.host_free_s) == (1.0, 2.0)
+    # On the first device B is seen at 2.5. To the second, A moves from 2 and B from 3: the host
+    # has started all else by then. It sees a second later that B has arrived, at 3.25.
+    assert [episode.arrival_s(C, d) for d in (0, 1)] == [2.5, 4.25]
+    times, load = of_host(episode, C)
+    assert times == pytest.approx([0.0, 2.0])
+    assert load == pytest.approx([2 / 1.5] * 2)
+    static = episode.device_features(C)[:, DEVICE_FEATURES.index("dispatch")]
+    assert static == pytest.approx(log(401) / log(101))  # 4 s over a mean of 1 s
+
+    episode.place(C, 1)
+    assert (episode.begin_s[C], episode.host_free_s) == (4.25, 5.0)
+    times, load = of_host(episode, E)
+    assert times == pytest.approx([0.0, 1.0])  # the tensor that E reads is not the one C reads
+    assert load == pytest.approx([5 / 4.75] * 2)
+    assert [episode.arrival_s(E, d) for d in (0, 1)] == [5.0, 6.25]
+    episode.place(E, 1)
+    assert (episode.begin_s[E], episode.host_free_s) == (6.25, 7.0)
+
+
+def test_the_host_starts_what_comes_from_it_one_after_the_other() -> None:
+    """A transfer from the host takes 2 s, to start a task 3 s."""
+    builder = GraphBuilder("streamed")
+    x, y = (builder.input(n, output_bytes=6.0, kind="streamed") for n in "xy")
+    a = builder.op("a", "matmul", reads=[x, y], output_bytes=4.0, exec_s=0.5)
+    builder.op("b", "matmul", reads=[a, x], output_bytes=1.0, exec_s=1.0)
+    builder.op("c", "matmul", reads=[x], output_bytes=1.0, exec_s=1.0)
+    topology = Topology.uniform(2, bandwidth_bytes_per_s=2.0, host_bandwidth_bytes_per_s=3.0)
+    topology = replace(topology, host=Host(dispatch_s=3.0))
+    episode = Episode(make_instance(Problem(builder.build(), topology)))
+    assert of_host(episode, 0)[0] == pytest.approx([6.0, 6.0])
+    episode.place(0, 0)  # x comes from 0 to 2, y from 3 to 5
+    assert (episode.begin_s[0], episode.host_free_s) == (8.0, 9.0)
+    assert of_host(episode, 2)[0] == pytest.approx([0.0, 3.0])  # x is on the first device
+    assert [episode.arrival_s(2, d) for d in (0, 1)] == [9.0, 14.0]
+    # x comes to the second device from 9 to 11, and `a`, seen at 11.5, moves from 12 to 14.
+    assert of_host(episode, 1)[0] == pytest.approx([0.0, 6.0])
+    assert [episode.arrival_s(1, d) for d in (0, 1)] == [11.5, 17.0]
+
+
+@settings(max_examples=100)
+@given(data=st.data())
+def test_the_host_has_started_what_was_planned_before(data: st.DataObject) -> None:
+    topology = data.draw(topologies())
+    instance = make_instance(Problem(data.draw(graphs(num_devices=topology.num_devices)), topology))
+    episode, dispatch_s, started = Episode(instance), topology.host.dispatch_s, 0
+    while not episode.done:
+        vertex = data.draw(st.sampled_from(episode.candidates))
+        moved = len(episode.there_s) + len(episode.arrived_s)
+        episode.place(vertex, data.draw(st.integers(0, topology.num_devices - 1)))
+        moves = len(episode.there_s) + len(episode.arrived_s) - moved
+        assert episode.begin_s[vertex] >= (started + moves) * dispatch_s * (1 - 1e-9)
+        started += moves + 1
+        assert episode.host_free_s == pytest.approx(started * dispatch_s)
 
 
 def test_siblings_meet_after_chains() -> None:

@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mdp.playing import Played, candidates_of, play, random_weights, replay
+from mdp.playing import (
+    Played,
+    candidates_of,
+    last_step_on,
+    play,
+    random_weights,
+    replay,
+    twenty_devices,
+)
 from strategies import examples, graphs, topologies
 
 from doppler.graph import Graph, GraphBuilder, build_graph
@@ -28,27 +36,49 @@ samplings = st.builds(
 memories = st.just(float("inf")) | st.integers(1, 40).map(float)
 
 
-def assert_equal(instance: Instance, played: Played) -> None:
+def recorded_devices(episode: Episode, vertex: int, device: int, most: int) -> list[int]:
+    """The devices that a record has of a step: those that are scored, and the one it went to.
+
+    A device that was given takes the place of the one that was chosen last.
+    """
+    scored = episode.scored(vertex, most)
+    if device in scored:
+        return scored
+    all_but_last = episode.scored(vertex, most - 1) if most > 1 else []
+    return sorted([*all_but_last, device])
+
+
+def assert_equal(instance: Instance, played: Played, most: int = 0) -> None:
     """Every episode is a valid one, and was seen as the readable one sees it."""
     state, record = played.state, played.record
+    tight = {"rtol": 1e-5, "atol": 1e-6}
     for b in range(len(record.order)):
         assert sorted(record.order[b]) == list(range(instance.num_vertices))
         steps = replay(instance, record.order[b], record.devices[b])
         for step, (episode, vertex) in enumerate(steps):
             seen = candidates_of(record.order[b], record.since[b], step)
             assert seen == episode.candidates
-            np.testing.assert_allclose(
-                record.features[b, step], episode.device_features(vertex), rtol=1e-5, atol=1e-6
-            )
+            device = int(record.devices[b, vertex])
+            scored = recorded_devices(episode, vertex, device, most)
+            assert record.scored[b, step].tolist() == scored
+            last_step = [last_step_on(episode, d) for d in scored]
+            assert record.last_step[b, step].tolist() == last_step
+            features = episode.device_features(vertex)[scored]
+            np.testing.assert_allclose(record.features[b, step], features, **tight)
     assert state.held_bytes.tolist() == episode.held_bytes.tolist()
     assert state.begin_s.tolist() == episode.begin_s.tolist()
     assert state.end_s.tolist() == episode.end_s.tolist()
 
 
 @settings(max_examples=examples(300))
-@given(data=st.data(), sampling=samplings, seed=st.integers(0, 2**40))
-def test_small_graphs(data: st.DataObject, sampling: Sampling, seed: int) -> None:
-    topology = data.draw(topologies(memory_bytes=memories))
+@given(
+    data=st.data(),
+    sampling=samplings,
+    most=st.sampled_from([0, 1, 2, 3, 12]),
+    seed=st.integers(0, 2**40),
+)
+def test_small_graphs(data: st.DataObject, sampling: Sampling, most: int, seed: int) -> None:
+    topology = data.draw(topologies(max_devices=5, memory_bytes=memories))
     instance = make_instance(
         Problem(data.draw(graphs(max_vertices=12, num_devices=topology.num_devices)), topology)
     )
@@ -56,9 +86,9 @@ def test_small_graphs(data: st.DataObject, sampling: Sampling, seed: int) -> Non
         assert Episode(instance).done
         return
     partial = data.draw(partial_assignments(instance))
-    seeds, weights = np.array([seed, seed + 1]), random_weights(instance, seed % 5)
+    seeds, weights = np.array([seed, seed + 1]), random_weights(instance, seed % 5, most=most)
     played = play(instance, weights, sampling, seeds=seeds, partial=partial)
-    assert_equal(instance, played)
+    assert_equal(instance, played, most)
     if len(partial.devices):
         given_ = partial.devices != UNASSIGNED
         assert (played.record.devices[given_] == partial.devices[given_]).all()
@@ -112,6 +142,25 @@ def test_larger_graphs(machine: str) -> None:
             graph = explicit(graph, seed)
         instance = make_instance(Problem(graph, topology))
         assert_equal(instance, play(instance, random_weights(instance, seed), seeds=3))
+
+
+@pytest.mark.parametrize("small", [False, True])
+@pytest.mark.parametrize("most", [0, 1, 5, 12])
+def test_machines_of_many_devices(most: int, small: bool) -> None:
+    """Half of the vertices go to given devices, some of which would not be scored."""
+    graph = random_dag(vertices=40, depth=5, seed=most)
+    memory_bytes = 1.5 * graph.tensor_bytes.max() if small else float("inf")
+    instance = make_instance(Problem(graph, twenty_devices(memory_bytes)))
+    rng = np.random.default_rng(most)
+    devices = rng.integers(20, size=(2, 40))
+    devices[rng.random((2, 40)) < 0.5] = UNASSIGNED
+    weights, partial = random_weights(instance, most=most), PartialAssignments(devices)
+    played = play(instance, weights, seeds=2, partial=partial)
+    assert played.record.scored.shape == (2, 40, most or 20)
+    assert_equal(instance, played, most)
+    rollouts = Roller(instance).play(weights, Sampling(), np.arange(2), partial=partial)
+    for name, expected in played.record._asdict().items():
+        np.testing.assert_array_equal(getattr(rollouts, name), expected, name)
 
 
 def test_what_comes_from_the_host_comes_over_its_link_one_by_one_and_once() -> None:

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from mdp.playing import graph_of, uniform
 
-from doppler.mdp.instance import make_instance
 from doppler.mdp.parts import islands, nested_parts, on_part
 from doppler.problem import Problem
 from doppler.programs.random_dag import random_dag
@@ -25,16 +24,16 @@ def archipelago() -> Topology:
 
 def test_parts_grow_from_the_fastest_device_to_those_that_are_close() -> None:
     graph = replace(graph_of([1.0, 1.0], {(0, 1): 1.0}), exec_s=None, flops=np.ones(2))
-    instance = make_instance(Problem(graph, archipelago()))
-    assert [part.tolist() for part in nested_parts(instance)] == [[0, 1, 2, 3], [1, 3], [1]]
+    parts = nested_parts(Problem(graph, archipelago()))
+    assert [part.tolist() for part in parts] == [[0, 1, 2, 3], [1, 3], [1]]
 
 
 def test_islands_are_devices_that_are_close() -> None:
     graph = graph_of([1.0, 1.0], {(0, 1): 1.0})
-    found = islands(make_instance(Problem(graph, archipelago())))
+    found = islands(Problem(graph, archipelago()))
     assert [island.tolist() for island in found] == [[0, 2], [1, 3]]
-    assert islands(make_instance(Problem(graph, uniform(4)))) == []
-    assert islands(make_instance(Problem(graph, uniform(1)))) == []
+    assert islands(Problem(graph, uniform(4))) == []
+    assert islands(Problem(graph, uniform(1))) == []
 
 
 def test_islands_of_islands() -> None:
@@ -47,16 +46,13 @@ def test_islands_of_islands() -> None:
     np.fill_diagonal(route, -1)
     links = tuple(Link(f"l{value}", value) for value in values)
     devices = tuple(Device(f"d{i}") for i in range(5))
-    instance = make_instance(
-        Problem(graph_of([1.0, 1.0], {(0, 1): 1.0}), Topology("far", devices, links, route))
-    )
-    assert [island.tolist() for island in islands(instance)] == [[0, 1, 4], [0, 1]]
+    problem = Problem(graph_of([1.0, 1.0], {(0, 1): 1.0}), Topology("far", devices, links, route))
+    assert [island.tolist() for island in islands(problem)] == [[0, 1, 4], [0, 1]]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 16])
 def test_parts_are_halves_down_to_one_device(size: int) -> None:
-    instance = make_instance(Problem(graph_of([1.0, 1.0], {(0, 1): 1.0}), uniform(size)))
-    parts = nested_parts(instance)
+    parts = nested_parts(Problem(graph_of([1.0, 1.0], {(0, 1): 1.0}), uniform(size)))
     assert parts[0].tolist() == list(range(size))
     assert len(parts[-1]) == 1
     for larger, smaller in pairwise(parts):
@@ -65,26 +61,22 @@ def test_parts_are_halves_down_to_one_device(size: int) -> None:
 
 
 def test_a_graph_of_one_vertex_has_parts() -> None:
-    parts = nested_parts(make_instance(Problem(graph_of([1.0]), uniform(2))))
+    parts = nested_parts(Problem(graph_of([1.0]), uniform(2)))
     assert [len(part) for part in parts] == [2, 1]
 
 
 def test_a_part_prices_its_devices_as_the_whole_does() -> None:
-    whole = make_instance(
-        Problem(random_dag(vertices=20, depth=4, seed=0), read_topology("a100x2-t4x2"))
-    )
+    whole = Problem(random_dag(vertices=20, depth=4, seed=0), read_topology("a100x2-t4x2"))
     part = on_part(whole, np.array([1, 3]))
-    assert part.num_devices == 2
-    np.testing.assert_array_equal(part.tables.exec_s, whole.tables.exec_s[:, [1, 3]])
-    np.testing.assert_array_equal(
-        part.tables.s_per_byte, whole.tables.s_per_byte[np.ix_([1, 3], [1, 3])]
-    )
+    assert part.topology.num_devices == 2
+    np.testing.assert_array_equal(part.costs.exec_s, whole.costs.exec_s[:, [1, 3]])
+    np.testing.assert_array_equal(part.s_per_byte, whole.s_per_byte[np.ix_([1, 3], [1, 3])])
 
 
 def test_seconds_that_come_with_the_graph_or_were_measured() -> None:
     graph = graph_of([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], {(0, 1): 1.0})
-    part = on_part(make_instance(Problem(graph, uniform(3))), np.array([2, 0]))
-    assert part.tables.exec_s.tolist() == [[3.0, 1.0], [6.0, 4.0]]
+    part = on_part(Problem(graph, uniform(3)), np.array([2, 0]))
+    assert part.costs.exec_s.tolist() == [[3.0, 1.0], [6.0, 4.0]]
     measured = replace(uniform(3), exec_s={"some kernel": (1.0, 2.0, 3.0)})
-    part = on_part(make_instance(Problem(graph, measured)), np.array([1]))
+    part = on_part(Problem(graph, measured), np.array([1]))
     assert part.topology.exec_s == {"some kernel": (2.0,)}

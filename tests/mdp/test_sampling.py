@@ -15,6 +15,7 @@ from mdp.playing import (
     random_weights,
     replay,
     softmax,
+    twenty_devices,
     unequal_pair,
     uniform,
     with_scores,
@@ -100,6 +101,46 @@ def test_epsilon_makes_a_part_of_the_actions_random() -> None:
     expected = np.full(3, 0.1)
     expected[best] += 0.7
     assert_frequencies(record.devices[:, 0], expected)
+
+
+def one_of_many() -> Instance:
+    """A vertex that runs on twenty devices, the last the fastest."""
+    return make_instance(Problem(graph_of([[float(20 - d) for d in range(20)]]), uniform(20)))
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.4])
+def test_devices_are_drawn_among_those_that_are_scored(temperature: float) -> None:
+    instance = one_of_many()
+    weights = random_weights(instance, 1, most=3)
+    logits = last_logits(instance, weights)[:3]
+    assert len(set(logits.tolist())) == 3
+    record = play(instance, weights, Sampling(place_temperature=temperature), seeds=MANY).record
+    assert (record.scored == [17, 18, 19]).all()
+    assert record.devices.min() == 17
+    assert_frequencies(record.devices[:, 0] - 17, softmax(logits, temperature))
+    greedy = play(instance, weights, GREEDY).record.devices
+    assert greedy.tolist() == [[17 + int(np.argmax(logits))]]
+
+
+def test_random_devices_are_drawn_among_those_that_are_scored() -> None:
+    instance = one_of_many()
+    sampling = replace(GREEDY, epsilon=1.0)
+    for most, count in ((3, 3), (12, 12), (20, 20), (0, 20)):
+        weights = random_weights(instance, 1, most=most)
+        devices = play(instance, weights, sampling, seeds=MANY).record.devices[:, 0]
+        assert devices.min() == 20 - count
+        assert_frequencies(devices - devices.min(), np.full(count, 1 / count))
+
+
+def test_the_policy_goes_only_where_it_scores() -> None:
+    graph = random_dag(vertices=40, depth=5, seed=0)
+    instance = make_instance(Problem(graph, twenty_devices()))
+    for most in (1, 4, 12):
+        weights = random_weights(instance, 1, most=most)
+        record = play(instance, weights, Sampling(epsilon=0.3)).record
+        order, devices = record.order[0], record.devices[0]
+        for episode, vertex in replay(instance, order, devices):
+            assert devices[vertex] in episode.scored(vertex, most)
 
 
 def test_the_greedy_take_the_best_and_of_equals_the_lowest_id() -> None:
@@ -210,6 +251,17 @@ def test_placing_early_breaks_ties_at_random() -> None:
     assert_frequencies(devices[:, 0], np.full(3, 1 / 3))
 
 
+def test_placing_early_looks_at_all_devices() -> None:
+    """However few are scored; where it places is one of those that are recorded."""
+    instance = one_of_many()
+    weights = random_weights(instance, most=2)
+    record = play(instance, weights, Sampling(place_early=True), seeds=MANY).record
+    assert_frequencies(record.devices[:, 0], np.full(20, 1 / 20))
+    expected = np.stack([record.devices[:, 0], np.full(MANY, 19)], axis=1)
+    expected[expected[:, 0] == 19] = [18, 19]
+    assert (record.scored[:, 0] == expected).all()
+
+
 def test_what_is_recorded_as_early_is_early() -> None:
     """The labels of Stage I: zero exactly where a vertex can begin first."""
     instance = make_instance(Problem(graph_of([[2, 3], [4, 2]], {(0, 1): 4.0}), unequal_pair()))
@@ -238,7 +290,7 @@ def test_any_number_of_threads_plays_the_same(threads: int) -> None:
     seeds = np.arange(5 * MIN_PART + 3) * 7
     alone = Roller(instance).play(weights, Sampling(epsilon=0.1), seeds)
     together = Roller(instance, threads=threads).play(weights, Sampling(epsilon=0.1), seeds)
-    for name in ("order", "devices", "features", "since"):
+    for name in ("order", "devices", "features", "since", "scored", "last_step"):
         np.testing.assert_array_equal(getattr(alone, name), getattr(together, name), name)
 
 
@@ -251,7 +303,7 @@ def test_an_episode_depends_on_its_own_seed_only() -> None:
     np.testing.assert_array_equal(all_at_once.devices, backwards.devices[::-1])
     one = roller.play(weights, Sampling(), seeds[4:5], record=False)
     assert one.devices[0].tolist() == all_at_once.devices[4].tolist()
-    assert one.features.shape[0] == one.since.shape[0] == 0
+    assert all(len(x) == 0 for x in (one.features, one.since, one.scored, one.last_step))
 
 
 def test_all_vertices_may_be_candidates_at_once() -> None:

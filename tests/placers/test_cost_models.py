@@ -15,7 +15,6 @@ from doppler.base.arrays import FloatArray
 from doppler.cost import Costs, GivenCosts
 from doppler.errors import ConfigError
 from doppler.graph import Graph, GraphBuilder
-from doppler.mdp.instance import make_instance
 from doppler.mdp.parts import on_part
 from doppler.placers import Placer, bounds_of, is_optimal, placer_names, solve
 from doppler.placers.exact.placer import ExactPlacer, solve_exactly
@@ -149,10 +148,10 @@ def test_a_problem_brings_its_own_cost_model() -> None:
 
 def test_a_part_of_the_machine_keeps_the_costs() -> None:
     graph, topology = dp.programs.random_dag(vertices=12, depth=4, seed=0), wide(3)
-    instance = make_instance(Problem(graph, topology, random_model(graph, topology, 3)))
-    part = on_part(instance, np.array([2, 0]))
-    np.testing.assert_array_equal(part.tables.exec_s, instance.tables.exec_s[:, [2, 0]])
-    assert part.tables.latency_s[0, 1] == instance.tables.latency_s[2, 0]
+    problem = Problem(graph, topology, random_model(graph, topology, 3))
+    part = on_part(problem, np.array([2, 0]))
+    np.testing.assert_array_equal(part.costs.exec_s, problem.costs.exec_s[:, [2, 0]])
+    assert part.latency_s[0, 1] == problem.latency_s[2, 0]
 
 
 def all_makespans(problem: Problem) -> FloatArray:

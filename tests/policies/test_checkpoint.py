@@ -170,6 +170,8 @@ METADATA = {
     "true": (config(width=True), "`width` is missing, unknown or of another type"),
     "zero width": (config(width=0), "width must be at least 2"),
     "unknown set": (config(features="x"), "no feature set named `x`"),
+    "no number of devices": (config(most_devices=None), "`most_devices` is missing"),
+    "negative devices": (config(most_devices=-1), "most_devices is -1, must not be negative"),
     "other width": (
         config(width=8),
         r"tensor `encoder.embed.bias` has shape \(4,\), expected \(8,\)",
@@ -301,5 +303,5 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
 def test_the_version_of_the_features_is_written(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("doppler.policies.arrays.checkpoint.FEATURE_VERSION", 4)
-    assert_refused(path, "version '3' of the features, this doppler computes version '4'")
+    monkeypatch.setattr("doppler.policies.arrays.checkpoint.FEATURE_VERSION", 5)
+    assert_refused(path, "version '4' of the features, this doppler computes version '5'")

@@ -57,6 +57,13 @@ def pretrain(
         str | None,
         typer.Option(metavar="A,B", help="Families to leave out, each with its whole group."),
     ] = None,
+    split: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Of families and machines: train, validation, test, all. Default: train.",
+        ),
+    ] = None,
     max_devices: Annotated[
         int | None, typer.Option(min=16, help="Of their machines, at most. Default: 16.")
     ] = None,
@@ -105,6 +112,7 @@ def pretrain(
         "validate_every_s": validate_every,
         "evaluations": evaluations,
         "without": without,
+        "split": split,
         "max_devices": max_devices,
         "ratios": ratios,
     }

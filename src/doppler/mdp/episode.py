@@ -3,7 +3,19 @@
 import numpy as np
 
 from doppler.base.arrays import FloatArray
-from doppler.mdp.features import DEVICE_FEATURES, MOST_SHARE, NOT_SECONDS, squeeze
+from doppler.mdp.features import (
+    CANDIDATE_KEYS,
+    DEVICE_FEATURES,
+    EXTRA_END,
+    MOST_SHARE,
+    NOT_SECONDS,
+    OVERFULL,
+    SAME,
+    SHARE,
+    WEIGHT_OF_END,
+    WEIGHT_OF_OVERFULL,
+    squeeze,
+)
 from doppler.mdp.instance import Instance
 
 
@@ -14,8 +26,9 @@ class Episode:
     slot of its device is free and its inputs have arrived. Those that are elsewhere are moved when
     it is placed, one after the other over links as wide as they have lanes; a tensor is moved to a
     device once. What comes from the host does so first, over the link from there. The host takes a
-    constant time between tasks. Unlike in the runtime, everything happens in the order of placing.
-    The device features are made from that plan.
+    constant time between tasks, and starts them one after the other: nothing begins before it has
+    started what was planned before. Unlike in the runtime, everything happens in the order of
+    placing. The device features are made from that plan.
 
     So is what the devices hold: a vertex's outputs where it is, and copies where they were moved,
     all of them until the last reader anywhere is placed; what nobody reads stays, and inputs do,
@@ -36,6 +49,7 @@ class Episode:
             [0.0] * int(n) for n in np.diff(tables.slot_ptr)
         ]  # of each device, when its slots are free
         self.link_free_s = [0.0] * len(tables.lanes)
+        self.host_free_s = 0.0  # when the host has started all that is planned
         self.there_s: dict[tuple[int, int], float] = {}  # when a tensor is on a device it moved to
         self.arrived_s: dict[tuple[int, int], float] = {}  # the same for what comes from the host
         self.producers: list[list[int]] = [[] for _ in range(size)]  # edges that enter a vertex
@@ -64,12 +78,13 @@ class Episode:
         self.begin_s[vertex] = max(slots[slot], arrival_s)
         self.end_s[vertex] = self.begin_s[vertex] + tables.exec_s[vertex, device]
         slots[slot] = self.end_s[vertex]
+        free_s = self._started_s(len(self._moves(vertex, device)) + 1)
         self.held_bytes[device] += self.added_bytes(vertex, device)
         inputs = tables.input[tables.input_ptr[vertex] : tables.input_ptr[vertex + 1]]
         self.inputs_on[device].update(inputs.tolist())
         arrived_s, _ = self._arrived(vertex, device)
         self.there_s, self.link_free_s = self._moved(vertex, device)
-        self.arrived_s = arrived_s
+        self.arrived_s, self.host_free_s = arrived_s, free_s
         self.devices[vertex] = device
         self.order.append(vertex)
         for e in range(tables.edge_ptr[vertex], tables.edge_ptr[vertex + 1]):
@@ -103,8 +118,9 @@ class Episode:
         return float(self.held_bytes[device] + own)
 
     def arrival_s(self, vertex: int, device: int) -> float:
-        """When all inputs of a vertex would be on a device."""
+        """When a vertex could begin on a device but for its slots: inputs there, moves started."""
         tables, (there_s, _) = self.instance.tables, self._moved(vertex, device)
+        started_s = self._started_s(len(self._moves(vertex, device)))
         arrived_s, _ = self._arrived(vertex, device)
         from_host = [arrived_s[x, device] for x in self._from_host(vertex)]
         made = (
@@ -113,7 +129,23 @@ class Episode:
             else there_s[int(tables.edge_tensor[e]), device]
             for e, p in self.reads(vertex)
         )
-        return max((*from_host, *made), default=0.0)
+        return max((*from_host, *made, started_s), default=0.0)
+
+    def _started_s(self, moves: int) -> float:
+        """When the host has started all that is planned, and some transfers after that."""
+        return self.host_free_s + moves * self.instance.tables.dispatch_s
+
+    def _moves(self, vertex: int, device: int) -> list[tuple[str, int]]:
+        """The transfers to a device that a vertex needs: from the host, and of tensors."""
+        tables = self.instance.tables
+        host = [("host", x) for x in self._from_host(vertex) if (x, device) not in self.arrived_s]
+        away = [
+            ("tensor", int(tables.edge_tensor[e]))
+            for e, producer in self.reads(vertex)
+            if self.devices[producer] != device
+        ]
+        missing = [each for each in away if (each[1], device) not in self.there_s]
+        return list(dict.fromkeys([*host, *missing]))
 
     def _from_host(self, vertex: int) -> list[int]:
         """The inputs that a vertex reads and that come from the host, by their numbers."""
@@ -130,7 +162,8 @@ class Episode:
         for x in self._from_host(vertex):
             if (x, device) in arrived_s:
                 continue
-            begin_s, took_s = free_s[link], float(tables.arriving_s[x, device])
+            begin_s = max(free_s[link], self._started_s(len(arrived_s) - len(self.arrived_s)))
+            took_s = float(tables.arriving_s[x, device])
             if tables.lanes[link]:
                 free_s[link] = begin_s + took_s / tables.lanes[link]
             arrived_s[x, device] = begin_s + took_s + tables.hop_s
@@ -139,13 +172,15 @@ class Episode:
     def _moved(self, vertex: int, device: int) -> tuple[dict[tuple[int, int], float], list[float]]:
         """When tensors are there and links are free after moving a vertex's inputs to a device."""
         tables = self.instance.tables
-        there_s, (_, free_s) = dict(self.there_s), self._arrived(vertex, device)
+        there_s, (arrived_s, free_s) = dict(self.there_s), self._arrived(vertex, device)
+        from_host = len(arrived_s) - len(self.arrived_s)
         for e, producer in sorted(self.reads(vertex), key=self._turn):
             source, tensor = int(self.devices[producer]), int(tables.edge_tensor[e])
             if source == device or (tensor, device) in there_s:
                 continue
             link = tables.route[source, device]
-            begin_s = max(self.end_s[producer] + tables.hop_s, free_s[link])
+            started_s = self._started_s(from_host + len(there_s) - len(self.there_s))
+            begin_s = max(self.end_s[producer] + tables.hop_s, free_s[link], started_s)
             took_s = self.move_s(e, source, device)
             if tables.lanes[link]:
                 free_s[link] = begin_s + took_s / tables.lanes[link]
@@ -189,17 +224,55 @@ class Episode:
         return np.stack([placed, candidate, end], axis=1)
 
     def device_features(self, vertex: int) -> FloatArray:
-        """(D, 15) the columns of DEVICE_FEATURES for a candidate, scaled and squeezed."""
+        """(D, 24) the columns of DEVICE_FEATURES for a candidate, scaled and squeezed."""
         raw = np.array([self._of_device(vertex, d) for d in range(self.num_devices)])
         names = list(DEVICE_FEATURES)
         work, start = raw[:, names.index("device_work")], raw[:, names.index("earliest_start")]
         end = start + raw[:, names.index("exec")]
         relative = np.stack([work - work.min(), start - start.min(), end - end.min()], axis=1)
-        values = np.concatenate([raw, relative, self._memory(vertex)], axis=1)
+        parts = [raw, relative, self._memory(vertex), self._spread(), self._host(vertex)]
+        values = np.concatenate(parts, axis=1)
         shares = values[:, NOT_SECONDS]
         values = squeeze(values / self.instance.tables.scale_s)
         values[:, NOT_SECONDS] = shares
         return values
+
+    def scored(self, vertex: int, most: int) -> list[int]:
+        """The devices that a policy scores for a candidate, ascending: `most` at most.
+
+        If there are more, the best by one feature after the other, see `CANDIDATE_KEYS`.
+        """
+        if most <= 0 or self.num_devices <= most:
+            return list(range(self.num_devices))
+        table, chosen = self.device_features(vertex), list[int]()
+        for turn in range(most):
+            key = CANDIDATE_KEYS[turn % len(CANDIDATE_KEYS)]
+            value = -table[:, key] if key == SHARE else table[:, key].copy()
+            value += WEIGHT_OF_END * table[:, EXTRA_END]
+            value += WEIGHT_OF_OVERFULL * table[:, OVERFULL]
+            left = [d for d in range(self.num_devices) if d not in chosen]
+            best = left[0]
+            for d in left:
+                best = d if value[d] < value[best] - SAME else best
+            chosen.append(best)
+        return sorted(chosen)
+
+    def _spread(self) -> FloatArray:
+        """(D, 3) which devices are used, how many, and how much is placed."""
+        tables, used = self.instance.tables, np.zeros(self.num_devices, bool)
+        used[self.devices[self.devices >= 0]] = True
+        total_s = tables.work_s.sum()
+        placed = tables.work_s[self.order].sum() / total_s if total_s > 0 else 0.0
+        same = np.tile([used.mean(), placed], (self.num_devices, 1))
+        return np.concatenate([~used[:, None], same], axis=1)
+
+    def _host(self, vertex: int) -> FloatArray:
+        """(D, 6) host seconds of moving a vertex's inputs, the host's load, what never changes."""
+        tables, end_s = self.instance.tables, self.end_s.max(initial=0.0)
+        moves = [len(self._moves(vertex, d)) for d in range(self.num_devices)]
+        load = self.host_free_s / end_s if end_s > 0 else 0.0
+        same = np.tile([load, *tables.outlook], (self.num_devices, 1))
+        return np.concatenate([tables.dispatch_s * np.array(moves)[:, None], same], axis=1)
 
     def _memory(self, vertex: int) -> FloatArray:
         """(D, 2) how full each device is while a vertex runs there, all and where too full."""

@@ -1,6 +1,6 @@
 """The dynamic device features (App. E): their names, sets and scaling."""
 
-from math import log1p
+from math import log, log1p
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,18 @@ DEVICE_FEATURES = (
     # Memory, 0 where it has no limit.
     "memory_share",  # bytes on d while v runs there over those that d can hold; MOST_SHARE at most
     "overfull",  # the same if it is more than 1, else 0
+    # How far the graph is spread, which one choice after the other decides.
+    "unused",  # 1 if nothing is on d
+    "used_share",  # share of the devices that something is on
+    "placed_share",  # share of all work that is placed
+    # The host, which starts tasks one after the other.
+    "host_time",  # seconds that it takes to start the transfers of v's inputs to d
+    "host_load",  # seconds that it took to start all that is planned, over the end of that
+    # The same for every vertex and device: see `outlook`.
+    "num_devices",
+    "communication",
+    "parallelism",
+    "dispatch",
 )
 # Of every vertex as an episode goes on, for message passing at every step (App. G.3).
 VERTEX_STATE = (
@@ -40,17 +52,33 @@ VERTEX_STATE = (
     "planned_end",  # seconds, scaled as above; 0 until it is placed
 )
 FEATURE_SETS = {"paper": DEVICE_FEATURES[:5], "default": DEVICE_FEATURES}
-FEATURE_VERSION = 3  # of these and of VERTEX_FEATURES: a policy reads no others than it learned on
+FEATURE_VERSION = 4  # of these and of VERTEX_FEATURES: a policy reads no others than it learned on
 NUM_FEATURES = len(DEVICE_FEATURES)
+NUM_STATIC = 4  # the last of them, which do not change
 SHARE = DEVICE_FEATURES.index("sibling_share")
+EXTRA_END = DEVICE_FEATURES.index("extra_end")
 EXTRA_START = DEVICE_FEATURES.index("extra_start")
 MEMORY_SHARE = DEVICE_FEATURES.index("memory_share")
 OVERFULL = DEVICE_FEATURES.index("overfull")
-NOT_SECONDS = [SHARE, MEMORY_SHARE, OVERFULL]
+UNUSED = DEVICE_FEATURES.index("unused")
+HOST_TIME = DEVICE_FEATURES.index("host_time")
+NOT_SECONDS = [SHARE, *(i for i in range(MEMORY_SHARE, NUM_FEATURES) if i != HOST_TIME)]
 MOST_SHARE = 2.0  # of memory; beyond it matters no more by how much
 CROWDED = 100.0  # what the logit of a device loses by `overfull`: more than PLC could make up for
 SQUEEZE = 100.0  # shares of the scale below a hundredth stay linear
 SQUEEZED_ONE = log1p(SQUEEZE)
+# By which devices are chosen to be scored for a vertex, in turn: those with the least of a feature,
+# of `sibling_share` the most. Ties go to the one that ends first, and room goes before all else.
+CANDIDATE_KEYS = tuple(
+    DEVICE_FEATURES.index(name)
+    for name in (
+        *("extra_end", "input_transfer", "extra_start", "sibling_distance", "extra_end"),
+        *("sibling_share", "extra_work", "extra_end", "input_transfer"),
+    )
+)
+WEIGHT_OF_END, WEIGHT_OF_OVERFULL = 1e-3, 1e3
+SAME = 1e-9  # difference up to which two devices are as good
+MANY_DEVICES, MANY_TIMES = 64.0, 100.0  # what `outlook` calls 1; less and more are possible
 TIE = 1e-5  # difference of logits up to which devices cannot be told apart
 
 
@@ -59,8 +87,32 @@ def squeeze(values: FloatArray) -> FloatArray:
     return np.log1p(SQUEEZE * values) / SQUEEZED_ONE
 
 
+def outlook(
+    num_devices: int, work_s: float, moves_s: float, path_s: float, dispatch_s: float
+) -> npt.NDArray[np.float32]:
+    """(4,) what there is to gain from many devices, on scales of logarithms.
+
+    That is their number; how long it takes to move every tensor once, over all work; all work over
+    the longest path of it; and how long the host takes to start all vertices, over the mean work of
+    a device. From 1 to 64 devices, from a hundredth to 100 times and from 1 to 64 times the work on
+    the path, the first three go from 0 to 1; the last is squeezed, as other seconds are.
+    """
+    started = min(dispatch_s * num_devices / work_s, 1e6) if work_s > 0.0 else 0.0
+    ratio = min(max(moves_s / work_s if work_s > 0.0 else MANY_TIMES, 1 / MANY_TIMES), 1e6)
+    width = min(max(work_s / path_s if path_s > 0.0 else 1.0, 1.0), 1e6)
+    return np.array(
+        [
+            log(num_devices) / log(MANY_DEVICES),
+            (1.0 + log(ratio) / log(MANY_TIMES)) / 2,
+            log(width) / log(MANY_DEVICES),
+            log1p(SQUEEZE * started) / SQUEEZED_ONE,
+        ],
+        np.float32,
+    )
+
+
 def early(features: npt.NDArray[np.floating[Any]]) -> BoolArray:
-    """(…, D) where the critical-path rule would place, from (…, D, 15) device features.
+    """(…, D) where the critical-path rule would place, from (…, D, 24) device features.
 
     That is where the vertex can begin first, of the devices with room for it; if there are none, of
     those that it overfills the least.

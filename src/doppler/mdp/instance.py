@@ -9,6 +9,8 @@ import numpy.typing as npt
 from doppler.assignment import Assignment, assignment_for
 from doppler.base.arrays import FloatArray, IntArray, csr
 from doppler.graph.graph import Graph
+from doppler.graph.levels import bottom_levels
+from doppler.mdp.features import outlook
 from doppler.problem import Problem
 from doppler.topology.topology import Topology
 
@@ -57,6 +59,9 @@ class Tables(NamedTuple):
     tensor_reads: IntArray  # (tensors,) edges of each
     memory_bytes: FloatArray  # (D,) infinity where there is no limit
     bottom_s: FloatArray  # (n,) longest path to an exit, by mean seconds
+    work_s: FloatArray  # (n,) mean seconds over the devices
+    outlook: npt.NDArray[np.float32]  # (4,) the features that never change
+    dispatch_s: float  # that the host takes to start a task
     scale_s: float  # what all features are divided by: mean work per device, or see `_scale_s`
 
 
@@ -226,7 +231,26 @@ def _tables(problem: Problem, edges: IntArray, scale_s: float) -> Tables:
         tensor_reads=reads.astype(np.int64),
         memory_bytes=problem.memory_bytes,
         bottom_s=problem.bottom_levels.length_s[graph.assigned],
+        work_s=np.ascontiguousarray(problem.mean_exec_s[graph.assigned]),
+        outlook=_outlook(problem),
+        dispatch_s=float(topology.host.dispatch_s),
         scale_s=scale_s,
+    )
+
+
+def _outlook(problem: Problem) -> npt.NDArray[np.float32]:
+    """(4,) what there is to gain from many devices."""
+    work_s, no_moves = problem.mean_exec_s, np.zeros_like(problem.mean_transfer_s)
+    path_s = bottom_levels(problem.graph, work_s, no_moves).length_s.max(initial=0.0)
+    moved = np.unique(problem.edges.tensor)
+    moves_s = problem.mean_transfer_s[moved].sum()
+    topology, dispatched = problem.topology, len(problem.graph.assigned)
+    return outlook(
+        topology.num_devices,
+        float(work_s.sum()),
+        float(moves_s),
+        float(path_s),
+        dispatched * float(topology.host.dispatch_s),
     )
 
 

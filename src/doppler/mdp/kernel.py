@@ -12,15 +12,23 @@ import numpy.typing as npt
 from doppler.base.arrays import BoolArray, FloatArray, IntArray, on_cache_lines
 from doppler.base.jit import KERNEL, by_reference, compiled, inlined, njit, uint64
 from doppler.mdp.features import (
+    CANDIDATE_KEYS,
+    EXTRA_END,
     EXTRA_START,
+    HOST_TIME,
     MEMORY_SHARE,
     MOST_SHARE,
     NUM_FEATURES,
+    NUM_STATIC,
     OVERFULL,
+    SAME,
     SHARE,
     SQUEEZE,
     SQUEEZED_ONE,
     TIE,
+    UNUSED,
+    WEIGHT_OF_END,
+    WEIGHT_OF_OVERFULL,
 )
 from doppler.mdp.instance import Tables
 from doppler.mdp.rollout import NO_GROUP, UNASSIGNED, PartialAssignments
@@ -37,6 +45,9 @@ summing: Any = njit(
 )
 LEAK = np.float32(0.01)  # slope of LeakyReLU below zero
 LEAST_WEIGHT = 1e-280  # of all candidates together; below, rounding shows
+# In `State.tally`: devices that something is on, work that is placed, all work, when the host is
+# free after starting all that is planned, and the end of that.
+USED, PLACED, WORK, HOST, END = range(5)
 MOST = 600.0  # logarithm of the largest weight of a candidate
 
 
@@ -46,11 +57,12 @@ class Weights(NamedTuple):
     score: FloatArray  # (n,) SEL's score of each vertex
     vertex: Floats  # (n, H) the vertex's part of PLC's first layer
     placed: Floats  # (n, H) what a vertex adds to that layer for the device it is on
-    feature: Floats  # (15, H) the device features' part of that layer
+    feature: Floats  # (24, H) the device features' part of that layer
     hidden: Floats  # (H, K)
     hidden_bias: Floats  # (K,)
     out: Floats  # (K,)
     crowded: Floats  # (1,) what the logit of a device loses by `overfull`
+    most: IntArray  # (1,) devices that are scored for a vertex, see `find_scored`; 0: all
 
 
 class Choice(NamedTuple):
@@ -92,13 +104,18 @@ class State(NamedTuple):
     moving_end_s: FloatArray  # (1 + most reads,) when it leaves a lane of that link
     read_bytes: FloatArray  # (n, D) mean transfer seconds of what meets at a vertex, by device
     read_count: FloatArray  # (n, D) how many tensors that is
-    features: FloatArray  # (D, 15)
+    features: FloatArray  # (D, 24)
+    tally: FloatArray  # (5,) see USED and those after it
+    last_step: IntArray  # (D,) that placed something on a device, or -1
+    scored: IntArray  # (D,) the devices that are scored for the vertex in hand, ascending
+    is_scored: BoolArray  # (D,) whether a device is one of those
+    moves: IntArray  # (D,) transfers that the vertex in hand needs to run on a device
     near: FloatArray  # (3, D) siblings' bytes and counts on each device, and distances
     layer: Floats  # (H,)
     deep: Floats  # (K,)
     device_sum: Floats  # (D, H)
-    logits: FloatArray  # (D,)
-    same: FloatArray  # (D,) devices with the same logit
+    logits: FloatArray  # (D,) of the devices that are scored
+    same: FloatArray  # (D,) how many of them have the same logit
 
 
 class Record(NamedTuple):
@@ -106,8 +123,10 @@ class Record(NamedTuple):
 
     order: IntArray  # (B, n) vertices as they were selected
     devices: IntArray  # (B, n) of each vertex
-    features: Floats  # (B, n, D, 15) seen at each step
+    features: Floats  # (B, n, C, 24) seen at each step, of the devices that were scored
     since: IntArray  # (B, n) from when on the vertex selected at each step was a candidate
+    scored: IntArray  # (B, n, C) those devices, ascending
+    last_step: IntArray  # (B, n, C) that placed something on each of them before, or -1
 
 
 by_reference(Tables, Weights, Choice, PartialAssignments, State, Record)
@@ -144,6 +163,11 @@ def make_state(t: Tables, w: Weights) -> State:
         read_bytes=np.zeros((n, d)),
         read_count=np.zeros((n, d)),
         features=np.zeros((d, NUM_FEATURES)),
+        tally=np.zeros(5),
+        last_step=np.zeros(d, np.int64),
+        scored=np.zeros(d, np.int64),
+        is_scored=np.zeros(d, np.bool_),
+        moves=np.zeros(d, np.int64),
         near=np.zeros((3, d)),
         layer=on_cache_lines(np.zeros(width, np.float32)),
         deep=on_cache_lines(np.zeros(depth, np.float32)),
@@ -207,16 +231,19 @@ def play(
             device = UNASSIGNED
             if not recorded:
                 observe(t, s, v)
-        if recorded:
-            record_features(s, r, b, step)
         rng, drawn = uniform(rng)
         rng, chance = uniform(rng)
-        if device == UNASSIGNED:
-            device = choose(t, w, c, s, v, drawn, chance)
+        if recorded or device == UNASSIGNED:
+            count_scored, last = find_scored(w, s)
+            if device == UNASSIGNED:
+                device = choose(t, w, c, s, v, count_scored, drawn, chance)
+            if recorded:
+                include_device(s, device, last)
+                record_step(s, r, b, step)
         r.order[b, step] = v
         r.devices[b, v] = device
         if recorded or unassigned > 0:
-            put(t, w, s, v, device)
+            put(t, w, s, v, device, step)
         unassigned -= is_choice
         if group != NO_GROUP:
             s.group_device[group] = device
@@ -264,23 +291,73 @@ def add_candidate(w: Weights, c: Choice, s: State, v: int, count: int, even: flo
 
 
 @inlined
-def record_features(s: State, r: Record, b: int, step: int) -> None:
-    """Record what was observed at a step of episode b."""
-    for d in range(s.features.shape[0]):
-        for f in range(NUM_FEATURES):
-            r.features[b, step, d, f] = s.features[d, f]
+def find_scored(w: Weights, s: State) -> tuple[int, int]:
+    """Note which devices are scored for the vertex that was observed: how many, and the least.
+
+    All, if there are no more than the policy scores. Otherwise the best by one feature after the
+    other, as `CANDIDATE_KEYS` has them: those that could end it first, that are near to its inputs
+    or to its siblings, that could begin it first or have the least to do. The least is the one that
+    was noted last.
+    """
+    num_devices, most, last = len(s.last_step), w.most[0], -1
+    everything = most <= 0 or num_devices <= most
+    for d in range(num_devices):
+        s.is_scored[d] = everything
+    if not everything:
+        for turn in range(most):
+            f = CANDIDATE_KEYS[turn % len(CANDIDATE_KEYS)]
+            best, least = -1, np.inf
+            for d in range(num_devices):
+                if not s.is_scored[d]:
+                    value = -s.features[d, f] if f == SHARE else s.features[d, f]
+                    value += WEIGHT_OF_END * s.features[d, EXTRA_END]
+                    value += WEIGHT_OF_OVERFULL * s.features[d, OVERFULL]
+                    if best < 0 or value < least - SAME:
+                        best, least = d, value
+            s.is_scored[best], last = True, best
+    return list_scored(s), last
 
 
 @inlined
-def choose(t: Tables, w: Weights, c: Choice, s: State, v: int, drawn: float, chance: float) -> int:
-    """The device that is chosen for v, which has been observed."""
-    num_devices = t.exec_s.shape[1]
+def list_scored(s: State) -> int:
+    """Fill in the devices that are scored; their number."""
+    count = 0
+    for d in range(len(s.is_scored)):
+        if s.is_scored[d]:
+            s.scored[count] = d
+            count += 1
+    return count
+
+
+@inlined
+def include_device(s: State, device: int, last: int) -> None:
+    """Let a device that was given be one of those that are scored, in place of the last."""
+    if not s.is_scored[device]:
+        s.is_scored[last], s.is_scored[device] = False, True
+        list_scored(s)
+
+
+@inlined
+def record_step(s: State, r: Record, b: int, step: int) -> None:
+    """Record what was observed at a step of episode b, of the devices that are scored."""
+    for i in range(r.scored.shape[2]):
+        d = s.scored[i]
+        r.scored[b, step, i], r.last_step[b, step, i] = d, s.last_step[d]
+        for f in range(NUM_FEATURES):
+            r.features[b, step, i, f] = s.features[d, f]
+
+
+@inlined
+def choose(
+    t: Tables, w: Weights, c: Choice, s: State, v: int, count: int, drawn: float, chance: float
+) -> int:
+    """The device that is chosen for v, which has been observed, of those that are scored."""
     if c.place_early:
-        return place_early(s, num_devices, drawn)
+        return place_early(s, t.exec_s.shape[1], drawn)
     if chance < c.epsilon:
-        return min(int(drawn * num_devices), num_devices - 1)
-    score_devices(w, s, v)
-    return sample(s, c.place_temperature, c.alike, drawn)
+        return s.scored[min(int(drawn * count), count - 1)]
+    score_devices(w, s, v, count)
+    return s.scored[sample(s, count, c.place_temperature, c.alike, drawn)]
 
 
 @inlined
@@ -321,9 +398,13 @@ def begin(t: Tables, s: State) -> int:
         for d in range(num_devices):
             s.read_bytes[v, d] = 0.0
             s.read_count[v, d] = 0.0
+    s.tally[:] = 0.0
+    for v in range(n):
+        s.tally[WORK] += t.work_s[v]
     for d in range(num_devices):
         s.device_work[d] = 0.0
         s.held_bytes[d] = 0.0
+        s.last_step[d] = -1
         for x in range(len(t.input_bytes)):
             s.has_input[x, d] = False
         for j in range(s.device_sum.shape[1]):
@@ -453,7 +534,11 @@ def goes_before(t: Tables, s: State, e: int, other: int) -> bool:
 
 @inlined
 def arrive(t: Tables, s: State, v: int, d: int, commit: bool) -> float:
-    """When all inputs of v are on d, with the bytes of copies; `commit`: move them there."""
+    """When v can begin on d but for its slots, with the bytes of copies; `commit`: move them there.
+
+    That is when all inputs are there, and the host has started what is planned and these transfers.
+    """
+    s.moves[d] = 0
     first, latest_s = t.read_ptr[v] - 1, come_from_host(t, s, v, d, commit)
     s.added_bytes[d] = 0.0
     for i in range(t.input_ptr[v], t.input_ptr[v + 1]):
@@ -471,7 +556,8 @@ def arrive(t: Tables, s: State, v: int, d: int, commit: bool) -> float:
             at_s = s.there_s[tensor, d]
         elif source != d:
             link = t.route[source, d]
-            begin_s = max(at_s, s.link_free_s[link])
+            begin_s = max(at_s, s.link_free_s[link], host_s(t, s, d))
+            s.moves[d] += 1
             s.added_bytes[d] += t.tensor_bytes[tensor]
             for j in range(i - first):
                 if s.moving_link[j] == link:
@@ -486,7 +572,13 @@ def arrive(t: Tables, s: State, v: int, d: int, commit: bool) -> float:
                 if t.lanes[link] > 0:
                     s.link_free_s[link] = s.moving_end_s[i - first]
         latest_s = max(latest_s, at_s)
-    return latest_s
+    return max(latest_s, host_s(t, s, d))
+
+
+@inlined
+def host_s(t: Tables, s: State, d: int) -> float:
+    """When the host has started all that is planned, and the transfers to d so far."""
+    return s.tally[HOST] + s.moves[d] * t.dispatch_s
 
 
 @inlined
@@ -499,6 +591,8 @@ def come_from_host(t: Tables, s: State, v: int, d: int, commit: bool) -> float:
         at_s = s.arrived_s[x, d]
         if at_s < 0.0:
             begin_s = s.moving_end_s[0] if s.moving_link[0] == link else s.link_free_s[link]
+            begin_s = max(begin_s, host_s(t, s, d))
+            s.moves[d] += 1
             at_s = begin_s + t.arriving_s[x, d] + t.hop_s
             if t.lanes[link] > 0:
                 s.moving_link[0] = link
@@ -544,12 +638,22 @@ def observe(t: Tables, s: State, v: int) -> None:
         least_work = min(least_work, s.device_work[d])
         least_start = min(least_start, start)
         least_end = min(least_end, start + t.exec_s[v, d])
+    used_share = s.tally[USED] / num_devices
+    placed_share = s.tally[PLACED] / s.tally[WORK] if s.tally[WORK] > 0.0 else 0.0
+    host_load = s.tally[HOST] / s.tally[END] if s.tally[END] > 0.0 else 0.0
     for d in range(num_devices):
+        s.features[d, UNUSED] = 1.0 if s.last_step[d] < 0 else 0.0
+        s.features[d, UNUSED + 1] = used_share
+        s.features[d, UNUSED + 2] = placed_share
+        s.features[d, HOST_TIME] = s.moves[d] * t.dispatch_s
+        s.features[d, HOST_TIME + 1] = host_load
+        for i in range(NUM_STATIC):
+            s.features[d, HOST_TIME + 2 + i] = t.outlook[i]
         s.features[d, 10] = s.features[d, 0] - least_work
         s.features[d, EXTRA_START] = s.features[d, 4] - least_start
-        s.features[d, 12] = s.features[d, 4] + t.exec_s[v, d] - least_end
-        for f in range(MEMORY_SHARE):
-            if f != SHARE and s.features[d, f] != 0.0:
+        s.features[d, EXTRA_END] = s.features[d, 4] + t.exec_s[v, d] - least_end
+        for f in range(HOST_TIME + 1):
+            if f != SHARE and (f < MEMORY_SHARE or f == HOST_TIME) and s.features[d, f] != 0.0:
                 s.features[d, f] = np.log1p(SQUEEZE / t.scale_s * s.features[d, f]) / SQUEEZED_ONE
 
 
@@ -635,13 +739,13 @@ def place_early(s: State, num_devices: int, drawn: float) -> int:
 
 
 @summing
-def score_devices(w: Weights, s: State, v: int) -> None:
-    """Fill in PLC's logits for v from the observed features."""
-    num_devices, width = s.device_sum.shape
-    depth, least = len(s.deep), np.inf
-    for d in range(num_devices):
-        least = min(least, s.features[d, OVERFULL])
-    for d in range(num_devices):
+def score_devices(w: Weights, s: State, v: int, count: int) -> None:
+    """Fill in PLC's logits for v of the devices that are scored, from the observed features."""
+    width, depth, least = s.device_sum.shape[1], len(s.deep), np.inf
+    for i in range(count):
+        least = min(least, s.features[s.scored[i], OVERFULL])
+    for i in range(count):
+        d = s.scored[i]
         for j in range(width):
             s.layer[j] = w.vertex[v, j] + s.device_sum[d, j]
         for f in range(NUM_FEATURES):
@@ -660,17 +764,18 @@ def score_devices(w: Weights, s: State, v: int) -> None:
         for k in range(depth):
             value = s.deep[k]
             logit += (value if value > 0.0 else LEAK * value) * w.out[k]
-        s.logits[d] = logit - w.crowded[0] * (s.features[d, OVERFULL] - least)
+        s.logits[i] = logit - w.crowded[0] * (s.features[d, OVERFULL] - least)
 
 
 @inlined
-def sample(s: State, temperature: float, alike: bool, drawn: float) -> int:
-    """A device drawn by the softmax of the logits at a temperature; the best at 0.
+def sample(s: State, num_devices: int, temperature: float, alike: bool, drawn: float) -> int:
+    """The place, among devices that are scored, of one drawn by the softmax of the logits at a
+    temperature; the best at 0.
 
     Where devices that cannot be told apart are one choice, the temperature is that of the choice,
     which is then shared among them.
     """
-    num_devices, best = len(s.logits), 0
+    best = 0
     for d in range(num_devices):
         s.same[d] = 1.0
         if alike:
@@ -695,14 +800,19 @@ def sample(s: State, temperature: float, alike: bool, drawn: float) -> int:
 
 
 @inlined
-def put(t: Tables, w: Weights, s: State, v: int, d: int) -> None:
-    """Place v, the inputs of which are sorted, on d."""
+def put(t: Tables, w: Weights, s: State, v: int, d: int, step: int) -> None:
+    """Place v, the inputs of which are sorted, on d at a step."""
+    s.tally[USED] += s.last_step[d] < 0
+    s.tally[PLACED] += t.work_s[v]
+    s.last_step[d] = step
     s.arrival_s[d] = arrive(t, s, v, d, True)
     slot = earliest_slot(t, s, d)
     begin_s = max(s.slot_free_s[slot], s.arrival_s[d])
     s.device[v] = d
     end_s = begin_s + t.exec_s[v, d]
     s.begin_s[v], s.end_s[v], s.slot_free_s[slot] = begin_s, end_s, end_s
+    s.tally[HOST] += (s.moves[d] + 1) * t.dispatch_s
+    s.tally[END] = max(s.tally[END], end_s)
     s.device_work[d] += t.exec_s[v, d]
     s.held_bytes[d] += t.made_bytes[v] + s.added_bytes[d]
     forget_read(t, s, v)

@@ -7,19 +7,18 @@ from scipy.sparse.csgraph import connected_components
 
 from doppler.base.arrays import FloatArray, IntArray, frozen
 from doppler.cost import GivenCosts
-from doppler.mdp.instance import Instance, make_instance
 from doppler.problem import Problem
 
 
-def nested_parts(instance: Instance) -> list[IntArray]:
+def nested_parts(problem: Problem) -> list[IntArray]:
     """All devices, then the best half of them, of these the best half, and so on down to one.
 
     Parts grow from the fastest device by the one that is best to have next: quick at the mean
     vertex, and at moving the mean tensor from and to those that are there already.
     """
-    tables, count = instance.tables, instance.num_devices
-    exec_s = tables.exec_s.sum(axis=0) / max(len(tables.exec_s), 1)
-    move_s = _mean_move_s(instance)
+    count, assigned = problem.topology.num_devices, problem.graph.assigned
+    exec_s = problem.costs.exec_s[assigned].sum(axis=0) / max(len(assigned), 1)
+    move_s = _mean_move_s(problem)
     chosen = [int(np.argmin(exec_s))]
     while len(chosen) < count:
         away_s = (move_s[chosen].sum(axis=0) + move_s[:, chosen].sum(axis=1)) / (2 * len(chosen))
@@ -32,13 +31,13 @@ def nested_parts(instance: Instance) -> list[IntArray]:
     return parts
 
 
-def islands(instance: Instance) -> list[IntArray]:
+def islands(problem: Problem) -> list[IntArray]:
     """Some of the devices, two or more, that are closer to each other than to the rest.
 
     The largest come first, of as large ones the closest: those that hang together by links on
     which the mean tensor takes no longer than some time.
     """
-    move_s = _mean_move_s(instance)
+    move_s = _mean_move_s(problem)
     move_s = np.minimum(move_s, move_s.T)
     found: dict[bytes, IntArray] = {}
     for limit_s in np.unique(move_s[~np.eye(len(move_s), dtype=bool)]):
@@ -49,18 +48,19 @@ def islands(instance: Instance) -> list[IntArray]:
     return sorted(found.values(), key=len, reverse=True)
 
 
-def _mean_move_s(instance: Instance) -> FloatArray:
+def _mean_move_s(problem: Problem) -> FloatArray:
     """(D, D) seconds to move the mean tensor."""
-    tables = instance.tables
-    edges = max(len(tables.edge_bytes), 1)
-    fixed_s = tables.edge_fixed_s.sum() / edges + tables.latency_s
-    move_s: FloatArray = fixed_s + tables.edge_bytes.sum() / edges * tables.s_per_byte
+    tensor = problem.edges.tensor
+    edges = max(len(tensor), 1)
+    fixed_s = problem.costs.fixed_s[tensor].sum() / edges + problem.latency_s
+    bytes_ = problem.graph.tensor_bytes[tensor].sum() / edges
+    move_s: FloatArray = fixed_s + bytes_ * problem.s_per_byte
     return move_s
 
 
-def on_part(instance: Instance, devices: IntArray) -> Instance:
-    """The instance of the same graph, at the same costs, on some of the devices, from 0."""
-    topology, costs, kept = instance.topology, instance.problem.costs, devices.tolist()
+def on_part(problem: Problem, devices: IntArray) -> Problem:
+    """The same graph, at the same costs, on some of the devices, which count from 0."""
+    topology, costs, kept = problem.topology, problem.costs, devices.tolist()
     part = replace(
         topology,
         devices=tuple(topology.devices[d] for d in kept),
@@ -69,4 +69,4 @@ def on_part(instance: Instance, devices: IntArray) -> Instance:
         host_links=tuple(topology.host_links[d] for d in kept) if topology.has_host_links else (),
     )
     given = GivenCosts(replace(costs, exec_s=frozen(costs.exec_s[:, devices])))
-    return make_instance(Problem(instance.graph, part, given))
+    return Problem(problem.graph, part, given)

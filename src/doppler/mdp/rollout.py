@@ -1,7 +1,7 @@
 """Rollouts: many episodes at once under a policy, on all cores."""
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ UNASSIGNED = -1  # instead of a device: the policy places the vertex
 NO_GROUP = -1  # instead of a group: the vertex is placed alone
 NO_DEVICES, NO_ORDERS = np.zeros((0, 0), np.int64), np.zeros((0, 0), np.int64)
 NO_GROUPS = np.zeros(0, np.int64)
+NOTHING_SCORED = np.zeros((0, 0, 0), np.int64)
 MIN_PART = 8  # episodes from which a thread of its own pays
 
 
@@ -60,8 +61,11 @@ class Rollouts:
 
     order: IntArray  # (B, n) vertices as they were selected
     devices: IntArray  # (B, n) of each vertex
-    features: npt.NDArray[np.float32]  # (B, n, D, 15)
+    features: npt.NDArray[np.float32]  # (B, n, C, 24) of the C devices that were scored
     since: IntArray  # (B, n) from when on the vertex selected at each step was a candidate
+    # (B, n, C) those devices, ascending; and the step before that placed something there, or -1
+    scored: IntArray = field(default_factory=lambda: NOTHING_SCORED)
+    last_step: IntArray = field(default_factory=lambda: NOTHING_SCORED)
 
 
 class Roller:
@@ -89,7 +93,9 @@ class Roller:
         n, devices = self.instance.tables.exec_s.shape
         count = len(seeds)
         kept = count if record else 0
-        features = np.zeros((kept, n, devices, NUM_FEATURES), np.float32)
+        most = int(weights.most[0]) or devices
+        scored, last_step = np.zeros((2, kept, n, min(most, devices)), np.int64)
+        features = np.zeros((*scored.shape, NUM_FEATURES), np.float32)
         since = np.zeros((kept, n), np.int64)
         order, placed = np.zeros((count, n), np.int64), np.zeros((count, n), np.int64)
         choice = Choice(
@@ -111,7 +117,8 @@ class Roller:
 
         def work(i: int) -> None:
             rows = slice(ends[i], ends[i + 1])
-            out = Record(order[rows], placed[rows], features[rows], since[rows])
+            seen = (features[rows], since[rows], scored[rows], last_step[rows])
+            out = Record(order[rows], placed[rows], *seen)
             state, part = self._states[i], partial.rows(rows)
             roll_out(self.instance.tables, weights, choice, part, seeds[rows], state, out)
 
@@ -120,4 +127,4 @@ class Roller:
         else:
             with ThreadPoolExecutor(num_parts) as pool:
                 list(pool.map(work, range(num_parts)))
-        return Rollouts(order, placed, features, since)
+        return Rollouts(order, placed, features, since, scored, last_step)

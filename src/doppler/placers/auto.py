@@ -17,7 +17,7 @@ from doppler.placers.search.annealing import (
     BUDGETED,
     INSTANT,
     LEAST_S,
-    SLOWER,
+    SELDOM_BEST,
     InstantClock,
     make_instant,
 )
@@ -186,7 +186,7 @@ class AutoPlacer(Shown):
         for name in track(names, "heuristics"):
             expected_s = clock.expected_s(name)
             if portfolio.found_one() and (
-                not clock.has_time(name) or (name in SLOWER and expected_s > slow_s)
+                not clock.has_time(name) or (name in SELDOM_BEST and expected_s > slow_s)
             ):
                 break
             with clock.timing():

@@ -92,7 +92,11 @@ class DualPolicy(TrainablePolicy):
             "crowded": torch.tensor([place.crowded]),
         }
         arrays = {k: on_cache_lines(t.detach().float().cpu().numpy()) for k, t in tensors.items()}
-        return {"score": np.array(scores.select.detach().cpu().numpy(), np.float64), **arrays}
+        return {
+            "score": np.array(scores.select.detach().cpu().numpy(), np.float64),
+            **arrays,
+            "most": np.array([self.config.most_devices], np.int64),
+        }
 
 
 def make_policy(config: PolicyConfig, seed: int) -> DualPolicy:

@@ -1,15 +1,32 @@
 """PLC: on which device (Sec. 4.2)."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import leaky_relu, one_hot
+from torch.nn.functional import embedding, leaky_relu
 
 from doppler.mdp.features import CROWDED, DEVICE_FEATURES, FEATURE_SETS, OVERFULL, TIE
 
 # Pairs of a step and a device at a time: what the layers make of them fits a cache of a CPU.
 CHUNK = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """What was seen at every step of B episodes, of the C devices that were scored."""
+
+    order: Tensor  # (B, n) vertices as they were selected
+    devices: Tensor  # (B, n) where each step placed its vertex
+    features: Tensor  # (B, n, C, 24)
+    last_step: Tensor  # (B, n, C) the step before that placed something on that device, or -1
+
+    def split(self, rows: int) -> Iterator["Steps"]:
+        """Some of the episodes at a time."""
+        columns = (self.order, self.devices, self.features, self.last_step)
+        for chunk in zip(*(torch.split(each, rows) for each in columns), strict=True):
+            yield Steps(*chunk)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,34 +66,45 @@ class Place(nn.Module):
         """The first layer's static parts from (n, H) embeddings and features; `share` is D / n."""
         return FirstLayer(self.vertex(torch.cat([h, z], dim=1)), self.placed(h) * share)
 
-    def forward(
-        self, parts: FirstLayer, order: Tensor, devices: Tensor, features: Tensor
-    ) -> Tensor:
-        """(B, n, D) logits at every step of B episodes.
-
-        `order` is (B, n) the vertices as they were selected, `devices` (B, n) where each of them
-        went, `features` (B, n, D, 15) what was seen before.
-        """
-        rows = max(len(features), 1)
+    def forward(self, parts: FirstLayer, steps: Steps) -> Tensor:
+        """(B, n, C) logits at every step of B episodes."""
+        features, rows = steps.features, max(len(steps.features), 1)
         if features.device.type == "cpu":
             rows = max(CHUNK // max(features.shape[1] * features.shape[2], 1), 1)
-        chunks = zip(*(torch.split(t, rows) for t in (order, devices, features)), strict=True)
-        return torch.cat([self._logits(parts, *chunk) for chunk in chunks])
+        return torch.cat([self._logits(parts, chunk) for chunk in steps.split(rows)])
 
-    def _logits(
-        self, parts: FirstLayer, order: Tensor, devices: Tensor, features: Tensor
-    ) -> Tensor:
-        went = one_hot(devices, features.shape[2]).to(features.dtype)  # (B, n, D)
-        added = went.unsqueeze(3) * parts.placed[order].unsqueeze(2)  # (B, n, D, H)
-        before = added.cumsum(1) - added
-        return self.logits(parts.vertex[order], before, features)
+    def _logits(self, parts: FirstLayer, steps: Steps) -> Tensor:
+        sums = sums_by_device(embedding(steps.order, parts.placed), steps.devices)
+        rows = sums.shape[1] * torch.arange(len(sums), device=sums.device)  # of each episode
+        before = embedding(rows[:, None, None] + steps.last_step + 1, sums.flatten(0, 1))
+        return self.logits(embedding(steps.order, parts.vertex), before, steps.features)
 
     def logits(self, vertex: Tensor, placed: Tensor, features: Tensor) -> Tensor:
-        """(…, D) logits from (…, H) and (…, D, H) sums of `FirstLayer`, and (…, D, 15)."""
+        """(…, C) logits from (…, H) and (…, C, H) sums of `FirstLayer`, and (…, C, 24)."""
         layer = placed + vertex.unsqueeze(-2) + self.feature(features[..., self.columns])
         logits: Tensor = self.out(leaky_relu(self.hidden(leaky_relu(layer))))
         overfull = features[..., OVERFULL]
         return logits.squeeze(-1) - self.crowded * (overfull - overfull.amin(-1, keepdim=True))
+
+
+def sums_by_device(added: Tensor, devices: Tensor) -> Tensor:
+    """(B, n + 1, H) at t + 1: what steps up to t added to the device of step t; zeros at 0.
+
+    `added` is (B, n, H), `devices` (B, n). The steps of a device are summed in their order.
+    """
+    order = devices.argsort(dim=1, stable=True)
+    sorted_devices = devices.gather(1, order)
+    every = order.unsqueeze(2).expand_as(added)
+    sums = added.gather(1, every).cumsum(1)
+    # Less what came before the first step of the device: that is the sum at the place before.
+    places = torch.arange(devices.shape[1], device=devices.device).expand_as(devices)
+    is_first = torch.ones_like(devices, dtype=torch.bool)
+    is_first[:, 1:] = sorted_devices[:, 1:] != sorted_devices[:, :-1]
+    first = torch.where(is_first, places, 0).cummax(1).values.unsqueeze(2).expand_as(added)
+    nothing = torch.zeros_like(added[:, :1])
+    sums = sums - torch.cat([nothing, sums], dim=1).gather(1, first)
+    back = torch.empty_like(order).scatter_(1, order, places).unsqueeze(2).expand_as(added)
+    return torch.cat([nothing, sums.gather(1, back)], dim=1)
 
 
 def place_log_softmax(logits: Tensor, temperature: float, *, alike: bool = True) -> Tensor:

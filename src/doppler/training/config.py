@@ -41,13 +41,14 @@ class ExpertConfig:
     lessons: int = 8  # that PLC imitates in an update: half are those, half are of the pool
     pool: int = 8  # best assignments kept per graph
     moves: int = 1000  # of the search, per assignment
+    first_moves: int = 0  # of the search from heuristics that the pool begins with
     hot: float = 3e-3  # temperature of the search, as a share of the makespan
     cold: float = 1e-5
     until: float = 1.0  # share of the stage after which REINFORCE is alone
 
     def __post_init__(self) -> None:
         unbox_fields(self)
-        for name in ("samples", "elites", "lessons", "moves"):
+        for name in ("samples", "elites", "lessons", "moves", "first_moves"):
             if (value := getattr(self, name)) < 0:
                 raise ConfigError(f"sim.expert.{name} is {value}, must not be negative")
         if self.pool < 1:

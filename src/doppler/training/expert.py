@@ -54,10 +54,20 @@ class Expert:
         self.problem = problem
 
     def first_pool(self) -> Pool:
-        """A pool with what the heuristics make."""
-        pool = Pool(self.config.pool, self.problem.graph.num_vertices)
+        """A pool with what the heuristics make, and what search makes of the best of that."""
+        pool, config = Pool(self.config.pool, self.problem.graph.num_vertices), self.config
         starts = np.array(starting_points(self.problem, self.seed))
         pool.add(starts, self.improver.costs_s(starts))
+        if config.first_moves and len(pool.costs_s):
+            found = self.improver.improve(
+                pool.devices[: config.samples],
+                config.first_moves,
+                hot=config.hot,
+                cold=config.cold,
+                seed=self.seed,
+                threads=self.threads,
+            )
+            pool.add(*found)
         return pool
 
     def lessons(

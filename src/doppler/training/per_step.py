@@ -2,6 +2,7 @@
 
 Episodes are played side by side by the readable `Episode`, with torch at every step, so that every
 vertex tells what has become of it. That takes as many passes of message passing as there are steps.
+All devices are scored, however many there are.
 """
 
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from doppler.base.arrays import BoolArray, FloatArray, IntArray
 from doppler.mdp.episode import Episode
-from doppler.mdp.features import early
+from doppler.mdp.features import TIE, early
 from doppler.mdp.rollout import Rollouts, Sampling
 from doppler.policies.acting import Actor, episode_seeds
 from doppler.policies.dual import DualPolicy, Scores
@@ -99,7 +100,8 @@ class _Table:
         self.episodes = [Episode(actor.instance) for _ in seeds]
         self.rngs = [np.random.default_rng(seed) for seed in seeds.tolist()]
         self.possible: list[npt.NDArray[np.bool_]] = []  # (B, n) the candidates
-        self.features: list[npt.NDArray[np.float32]] = []  # (B, D, 15)
+        self.features: list[npt.NDArray[np.float32]] = []  # (B, D, 24)
+        self.last_step: list[IntArray] = []  # (B, D) that placed something on a device, or -1
         self.select_log_probs: list[Tensor] = []  # (B, n)
         self.place_log_probs: list[Tensor] = []  # (B, D)
 
@@ -142,6 +144,7 @@ class _Table:
         alike = self.sampling.alike
         log_probs = place_log_softmax(logits, temperature or 1.0, alike=alike)
         self.features.append(features)
+        self.last_step.append(self._last_step())
         self.place_log_probs.append(log_probs)
         ranked = log_probs + log_same(logits) if alike and not temperature else log_probs
         ranks = ranked.detach().cpu().numpy()
@@ -149,24 +152,34 @@ class _Table:
             if self.sampling.place_early:
                 device = int(rng.choice(np.flatnonzero(early(seen))))
             else:
-                device = pick(row, temperature == 0.0, self.sampling.epsilon, rng)
+                device = pick(row, temperature == 0.0, self.sampling.epsilon, rng, TIE)
             episode.place(v, device)
 
     def played(self) -> Played:
         """All episodes, when they are done."""
         order = np.array([episode.order for episode in self.episodes])
         entered = np.argmax(np.stack(self.possible), axis=0)  # (B, n) the first step of each vertex
+        features = np.stack(self.features, axis=1)
         rollouts = Rollouts(
             order=order,
             devices=np.array([episode.devices for episode in self.episodes]),
-            features=np.stack(self.features, axis=1),
+            features=features,
             since=np.take_along_axis(entered, order, axis=1),
+            scored=np.broadcast_to(np.arange(self.instance.num_devices), features.shape[:3]),
+            last_step=np.stack(self.last_step, axis=1),
         )
         select, place = self.select_log_probs, self.place_log_probs
         possible = np.stack(self.possible, axis=1)
         longest = np.where(possible, self.instance.tables.bottom_s, -np.inf)
         urgent = possible & (longest == longest.max(axis=2, keepdims=True))
         return Played(rollouts, torch.stack(select, dim=1), torch.stack(place, dim=1), urgent)
+
+    def _last_step(self) -> IntArray:
+        """(B, D) the step that last placed something on each device, or -1."""
+        last = np.full((len(self.episodes), self.instance.num_devices), -1)
+        for row, episode in zip(last, self.episodes, strict=True):
+            row[episode.devices[episode.order]] = np.arange(len(episode.order))
+        return last
 
     def _on_devices(self, placed: Tensor) -> Tensor:
         """(B, D, H) sums of (B * n, H) over the vertices on each device."""
@@ -181,11 +194,20 @@ class _Table:
         return tensor(self.inputs.vertices, array)
 
 
-def pick(log_probs: FloatArray, greedy: bool, epsilon: float, rng: np.random.Generator) -> int:
-    """An index drawn by (C,) log-probabilities, or the best; with some probability any."""
+def pick(
+    log_probs: FloatArray,
+    greedy: bool,
+    epsilon: float,
+    rng: np.random.Generator,
+    tie: float = 0.0,
+) -> int:
+    """An index drawn by (C,) log-probabilities, or the best; with some probability any.
+
+    The best is the first of those that are less than the maximum by `tie` or less.
+    """
     if rng.random() < epsilon:
         return int(rng.integers(len(log_probs)))
     if greedy:
-        return int(np.argmax(log_probs))
+        return int(np.argmax(log_probs >= log_probs.max() - tie))
     weights = np.exp(log_probs.astype(np.float64))
     return int(rng.choice(len(weights), p=weights / weights.sum()))

@@ -26,13 +26,13 @@ PRESETS = {
             lr=(1e-3, 1e-4),
             temperature=(1.0, 1.0),
             entropy=3e-3,
-            expert=ExpertConfig(moves=500, until=0.5),
+            expert=ExpertConfig(moves=500, first_moves=4000, until=0.5),
         ),
         problems_per_step=4,
     ),
     "paper": TrainConfig(  # Sec. 6.1, where not said otherwise; one episode per update
         preset="paper",
-        policy=PolicyConfig(features="paper"),
+        policy=PolicyConfig(features="paper", most_devices=0),
         imitation=ImitationConfig(batch=1, lr=(1e-4, 1e-4)),
         sim=ReinforceConfig(
             episodes=4000,

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mdp.playing import twenty_devices
 from strategies import examples, graphs, topologies
 
 from doppler.base.arrays import IntArray
@@ -29,15 +30,20 @@ torch = pytest.importorskip("torch")
 from doppler.policies.acting import Actor  # noqa: E402
 from doppler.policies.checkpoint import save_policy, to_torch  # noqa: E402
 from doppler.policies.dual import DualPolicy, make_policy  # noqa: E402
+from doppler.policies.gradients.losses import steps_of  # noqa: E402
 from doppler.policies.inputs import NUM_STATE_COLUMNS, make_inputs  # noqa: E402
 from doppler.policies.plc import log_same  # noqa: E402
 
 CLOSE = 1e-5
-MACHINES = ("p100x4", "v100x8", "a100x2-t4x2")
+MACHINES = {
+    **{name: read_topology(name) for name in ("p100x4", "v100x8", "a100x2-t4x2")},
+    "twenty": twenty_devices(),
+}
 WARM = Sampling(select_temperature=0.3, place_temperature=0.3)
 SHAPES = [
     PolicyConfig(),
-    PolicyConfig(width=7, rounds=1, features="paper"),
+    PolicyConfig(width=7, rounds=1, features="paper", most_devices=0),
+    PolicyConfig(width=8, rounds=1, most_devices=3),
     PolicyConfig(width=16, rounds=3, place=False),
     PolicyConfig(width=2, rounds=0, select=False),
 ]
@@ -73,6 +79,7 @@ def configs() -> st.SearchStrategy[PolicyConfig]:
         width=st.integers(2, 40),
         rounds=st.integers(0, 6),
         features=st.sampled_from(sorted(FEATURE_SETS)),
+        most_devices=st.integers(0, 20),
     )
 
 
@@ -88,7 +95,7 @@ def test_scores_on_odd_graphs(data: st.DataObject, config: PolicyConfig, seed: i
 def test_scores_on_larger_graphs(machine: str, vertices: int) -> None:
     for seed, config in enumerate(SHAPES):
         graph = random_dag(vertices=vertices, depth=min(9, vertices), seed=seed)
-        assert_close(mindful(config, seed), make_instance(Problem(graph, read_topology(machine))))
+        assert_close(mindful(config, seed), make_instance(Problem(graph, MACHINES[machine])))
 
 
 def test_scores_of_many_readers_and_long_chains() -> None:
@@ -115,13 +122,13 @@ def is_tie(policy: DualPolicy, actor: Actor, one: Rollouts, other: Rollouts, b: 
     v, u = int(one.order[b, step]), int(other.order[b, step])
     if v != u:
         return bool(abs(scores.select[v] - scores.select[u]) <= 2 * CLOSE)
-    episode = (one.order[b], went, one.features[b])
     with torch.no_grad():
-        logits = policy.place(scores.place, *(torch.as_tensor(t)[None] for t in episode))[0, step]
+        logits = policy.place(scores.place, steps_of(scores.select, one))[b, step]
     apart = (logits[:, None] - logits[None]).abs()
     on_the_edge = bool(((apart - TIE).abs() <= CLOSE).logical_and(apart > 0).any())
     value = logits + log_same(logits)
-    return on_the_edge or bool(abs(value[went[step]] - value[went_too[step]]) <= 3 * CLOSE)
+    places = np.searchsorted(one.scored[b, step], [went[step], went_too[step]])
+    return on_the_edge or bool(abs(value[places[0]] - value[places[1]]) <= 3 * CLOSE)
 
 
 def with_memory(topology: Topology, graph: Graph, seed: int) -> Topology:
@@ -138,7 +145,7 @@ def test_the_same_episodes_for_the_same_seeds(config: PolicyConfig) -> None:
     played, apart = 0, 0
     for machine, vertices, seed in product(MACHINES, (30, 200), range(4)):
         graph = random_dag(vertices=vertices, depth=8, bytes_per_flop=2e-6, seed=seed)
-        instance = make_instance(Problem(graph, with_memory(read_topology(machine), graph, seed)))
+        instance = make_instance(Problem(graph, with_memory(MACHINES[machine], graph, seed)))
         policy = mindful(config, seed)
         actor, weights, seeds = Actor(instance), from_torch(policy).on(instance), np.arange(8)
         scores = policy.scores(actor.inputs)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from mdp.playing import replay, softmax
+from mdp.playing import replay, softmax, twenty_devices
 
 from doppler.mdp import Instance, make_instance
 from doppler.mdp.kernel import Weights
@@ -24,11 +24,12 @@ from doppler.policies.inputs import make_inputs  # noqa: E402
 from doppler.policies.plc import place_log_softmax  # noqa: E402
 
 
-def played() -> tuple[Instance, DualPolicy, Scores, Rollouts]:
-    instance = make_instance(
-        Problem(random_dag(vertices=30, depth=5, seed=0), Topology.preset("p100x4"))
-    )
-    policy = make_policy(PolicyConfig(width=8, rounds=1), 0)
+def played(
+    topology: Topology | None = None, most: int = 12
+) -> tuple[Instance, DualPolicy, Scores, Rollouts]:
+    topology = topology or Topology.preset("p100x4")
+    instance = make_instance(Problem(random_dag(vertices=30, depth=5, seed=0), topology))
+    policy = make_policy(PolicyConfig(width=8, rounds=1, most_devices=most), 0)
     scores = policy(make_inputs(instance))
     rollouts = Roller(instance).play(Weights(**policy.arrays(scores)), Sampling(), np.arange(3))
     return instance, policy, scores, rollouts
@@ -49,14 +50,18 @@ def test_selections(temperature: float) -> None:
             assert float(entropies[b, step]) == pytest.approx(expected, rel=1e-5, abs=1e-6)
 
 
-def test_the_device_that_was_chosen() -> None:
-    _, policy, scores, rollouts = played()
+@pytest.mark.parametrize("most", [0, 3, 12])
+@pytest.mark.parametrize("machine", ["p100x4", "twenty"])
+def test_the_device_that_was_chosen(machine: str, most: int) -> None:
+    topology = twenty_devices() if machine == "twenty" else Topology.preset(machine)
+    _, policy, scores, rollouts = played(topology, most)
     table = place_log_probs(policy, scores, rollouts, 0.5).detach()
     np.testing.assert_allclose(table.exp().sum(dim=2).numpy(), 1.0, rtol=1e-5)
     picked = chosen(table, rollouts).numpy()
     for b, step in np.ndindex(rollouts.order.shape):
         device = rollouts.devices[b, rollouts.order[b, step]]
-        assert picked[b, step] == float(table[b, step, device])
+        place = rollouts.scored[b, step].tolist().index(device)
+        assert picked[b, step] == float(table[b, step, place])
     warm = place_log_probs(policy, scores, rollouts)
     plain = place_log_probs(policy, scores, rollouts, 0.5, alike=False)
     np.testing.assert_allclose((2 * warm).log_softmax(2).detach(), plain.detach(), atol=1e-5)

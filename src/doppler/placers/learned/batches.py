@@ -30,6 +30,7 @@ class Batch:
     populations: int = 1  # to keep before a batch of neighbours
     random_share: float = 0.0  # of a neighbour's destroyed vertices that are repaired at random
     keeps_order: bool = True  # a neighbour has its parent's order; else the policy selects anew
+    stays: bool = False  # a neighbour is repaired on the part its population began on, not on all
 
 
 def batches(
@@ -81,6 +82,7 @@ def _neighbours(
             # Where the rule places, only the policy's order is new.
             random_share=shares[turn % len(shares)] if policy.place else 0.0,
             keeps_order=policy.place,
+            stays=turn // len(shares) % 2 == 0,
         )
 
 

@@ -11,7 +11,9 @@ _POSITIVE = (
     *("max_populations", "samples_per_population", "elites", "batch_pairs", "min_batch"),
     *("max_batch", "max_batches", "frontier", "max_tries"),
 )
-_SHARES = ("initial_share", "max_destroyed", "near_probability", "grouped_share")
+_SHARES = (
+    *("initial_share", "max_destroyed", "near_probability", "used_probability", "grouped_share"),
+)
 
 
 class OperatorSettings(NamedTuple):
@@ -19,6 +21,7 @@ class OperatorSettings(NamedTuple):
 
     random_share: float  # probability that a destroyed vertex, or group, is repaired at random
     near_probability: float
+    used_probability: float
     frontier: int
     max_tries: int
 
@@ -68,6 +71,7 @@ class NeighbourhoodConfig:
     # Repair operators.
     random_shares: tuple[float, ...] = (0.0, 0.5, 1.0)  # repaired at random, not by the policy
     near_probability: float = 0.75  # that random repair takes the device of a neighbouring vertex
+    used_probability: float = 0.5  # if not, that it takes one by how many vertices are there
 
     # Groups of vertices that are destroyed and repaired as one.
     grouped_share: float = 0.3  # of the batches
@@ -103,6 +107,7 @@ class NeighbourhoodConfig:
         return OperatorSettings(
             float(random_share),
             float(self.near_probability),
+            float(self.used_probability),
             int(self.frontier),
             int(self.max_tries),
         )

@@ -178,9 +178,11 @@ class DopplerPlacer(Shown):
 
 def _device_sets(instance: Instance, max_islands: int) -> list[IntArray]:
     """The devices of the parts that are placed on: all, halves and islands by turns, and one."""
-    nested = nested_parts(instance)
+    nested = nested_parts(instance.problem)
     known = {part.tobytes() for part in nested}
-    others = [part for part in islands(instance) if part.tobytes() not in known][:max_islands]
+    others = [part for part in islands(instance.problem) if part.tobytes() not in known][
+        :max_islands
+    ]
     between = zip_longest(others, nested[1:-1])
     mixed = [part for both in between for part in both if part is not None]
     return [nested[0], *mixed, *nested[1:][-1:]]

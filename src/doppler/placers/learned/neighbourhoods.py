@@ -33,6 +33,7 @@ class Population:
     def __init__(self, instance: Instance, config: NeighbourhoodConfig) -> None:
         self.instance, self.config = instance, config
         self.elites: list[Elite] = []  # the best first, no two as good
+        self.part = 0  # of the machine, on which the best of its initial samples was made
         self._simulator = Simulator(instance.problem)
 
     @property
@@ -40,19 +41,21 @@ class Population:
         """The makespan above which an assignment would not be kept."""
         return self.elites[-1].cost[0] if len(self.elites) == self.config.elites else inf
 
-    def add(self, devices: IntArray, order: IntArray, makespans: FloatArray) -> None:
-        """Keep the best of (B, n) assignments and those kept before."""
+    def add(self, devices: IntArray, order: IntArray, makespans: FloatArray) -> bool:
+        """Keep the best of (B, n) assignments and those kept before; whether the best is new."""
         costs = [(made_s, 0) for made_s in makespans.tolist()]
         if not any(made_s < inf for made_s, _ in [*costs, *(elite.cost for elite in self.elites)]):
             table = self.instance.expand(devices)
             left = self._simulator.unfinished(self.instance.graph, table)
             costs = [(inf, count) for count in left.tolist()]
         known = {elite.cost: elite for elite in self.elites}
+        before = self.elites[0].cost if self.elites else (inf, len(devices[0]) + 1)
         for i, cost in enumerate(costs):
             known[cost] = Elite(cost, devices[i], order[i])  # the last, so that it is not stuck
         self.elites = [known[cost] for cost in sorted(known)[: self.config.elites]]
         if self.elites[0].cost[0] < inf:  # then those that run out of memory are of no use
             self.elites = [elite for elite in self.elites if elite.cost[0] < inf]
+        return self.elites[0].cost < before
 
     def empty(self, rng: np.random.Generator) -> PartialAssignments:
         """Assignments of no vertex, sometimes with groups that are placed together."""

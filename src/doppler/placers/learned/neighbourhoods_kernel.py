@@ -149,7 +149,7 @@ def repair_at_random(
 
 @inlined
 def random_device(t: Tables, devices: IntArray, v: int, settings: OperatorSettings) -> int:
-    """Mostly the device of a vertex that v reads or is read by, if that is assigned."""
+    """Mostly the device of a vertex that v reads or is read by, or one that is used, if assigned."""
     reads = t.read_ptr[v + 1] - t.read_ptr[v]
     count = reads + t.edge_ptr[v + 1] - t.edge_ptr[v]
     if count > 0 and np.random.random() < settings.near_probability:
@@ -158,6 +158,9 @@ def random_device(t: Tables, devices: IntArray, v: int, settings: OperatorSettin
         device = devices[t.edge_producer[e] if i < reads else t.edge_reader[e]]
         if device != UNASSIGNED:
             return device
+    device = devices[np.random.randint(len(devices))]
+    if device != UNASSIGNED and np.random.random() < settings.used_probability:
+        return device
     return np.random.randint(t.exec_s.shape[1])
 
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from doppler.base.arrays import FloatArray, IntArray
-from doppler.mdp.instance import Instance
+from doppler.mdp.instance import Instance, make_instance
 from doppler.mdp.parts import on_part
-from doppler.mdp.rollout import PartialAssignments, Roller
+from doppler.mdp.rollout import UNASSIGNED, PartialAssignments, Roller
 from doppler.placers.learned.batches import Batch
 from doppler.policies.arrays.acting import play
 from doppler.policies.arrays.policy import ArrayPolicy
@@ -44,7 +44,9 @@ class PolicyRepair:
     def instance(self) -> Instance:
         """What the policy sees of it; made when it is first needed."""
         is_whole = len(self.devices) == self.whole.num_devices
-        return self.whole if is_whole else on_part(self.whole, self.devices)
+        if is_whole:
+            return self.whole
+        return make_instance(on_part(self.whole.problem, self.devices))
 
     @cached_property
     def rollers(self) -> list[Roller]:
@@ -55,6 +57,15 @@ class PolicyRepair:
     def weights(self) -> "Weights":
         """The policy there."""
         return self.policy.on(self.instance)
+
+    def within(self, partial: PartialAssignments) -> PartialAssignments:
+        """Partial assignments of the whole machine on these devices; vertices elsewhere have none.
+
+        Their devices are numbered as the part does.
+        """
+        index = np.full(self.whole.num_devices + 1, UNASSIGNED, np.int64)  # the last: of UNASSIGNED
+        index[self.devices] = np.arange(len(self.devices))
+        return partial._replace(devices=index[partial.devices])
 
     def shares(self, count: int) -> int:
         """The number of threads that make `count` samples."""

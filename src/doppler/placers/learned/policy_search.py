@@ -52,9 +52,12 @@ class PolicySearch:
             self._populations = best_first(self._populations)[: batch.populations]
         population = self._populations[batch.population % len(self._populations)]
         rng = np.random.default_rng([self.seed, number])
-        samples = make_samples(batch, self.parts[batch.part], population, rng, self._pool)
+        number_of_part = population.part if batch.stays else batch.part
+        part = self.parts[number_of_part]
+        samples = make_samples(batch, part, population, rng, self._pool)
         self._next = next(self._batches, None)
-        population.add(*samples)
+        if population.add(*samples) and batch.kind is not BatchKind.NEIGHBOUR:
+            population.part = number_of_part
         return samples
 
     def take(self, devices: IntArray, makespan_s: float) -> None:
@@ -94,5 +97,6 @@ def make_samples(
         partial = population.neighbours(
             batch.count, rng, batch.random_share, keep_order=batch.keeps_order
         )
+        partial = part.within(partial)
         limit_s = population.limit_s
     return part.repair_with_policy(partial, batch, seeds, pool, limit_s=limit_s)

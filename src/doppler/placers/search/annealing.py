@@ -40,13 +40,15 @@ INSTANT = (  # the quickest first: a portfolio may stop on the way
     "etf",
     "m-sct",
     "enumerative",
+    "parts",
     "metis",
     "critical-path",
 )
 
 
 BUDGETED = frozenset({"metis"})  # of these, those that take a budget
-SLOWER = {"critical-path": 60.0}  # than any before it, on 20,000 vertices and 36 devices
+SELDOM_BEST = frozenset({"critical-path"})
+SLOWER = {"parts": 30.0, "critical-path": 60.0}  # than others, on 20,000 vertices and 36 devices
 START_SHARE = 0.5  # of a budget, for the heuristics that search begins from
 LEAST_S = 1e-3  # of a budget that is spent
 

@@ -22,6 +22,9 @@ class PolicyConfig:
     width: int = 64  # H, of all embeddings
     rounds: int = 6  # K, of message passing
     features: str = "default"  # device features: `paper` (App. E) or `default`
+    # Devices that PLC scores for a vertex, at most; 0: all. On machines with more devices, scoring
+    # all of them takes most of the time, and nearly all of them are out of the question.
+    most_devices: int = 12
     select: bool = True  # whether SEL selects, or the critical-path rule (Table 3)
     place: bool = True  # whether PLC places, or the critical-path rule
 
@@ -29,6 +32,8 @@ class PolicyConfig:
         unbox_fields(self)
         if self.width < 2 or self.rounds < 0:
             raise ConfigError("width must be at least 2, rounds not negative")
+        if self.most_devices < 0:
+            raise ConfigError(f"most_devices is {self.most_devices}, must not be negative")
         if not (self.select or self.place):
             raise ConfigError("a policy must select or place", hint="that is `critical-path`")
         if self.features not in FEATURE_SETS:

@@ -74,6 +74,7 @@ class ArrayPolicy:
             hidden_bias=hidden_bias,
             out=self.tensors["place.out.weight"][0].copy(),
             crowded=np.array([self._crowded()], np.float32),
+            most=np.array([self.config.most_devices], np.int64),
         )
 
     def _crowded(self) -> float:
@@ -99,7 +100,7 @@ class ArrayPolicy:
         )
 
     def _feature_rows(self) -> Floats:
-        """(15, H) PLC's matrix for all device features; 0 for those that it does not read."""
+        """(24, H) PLC's matrix for all device features; 0 for those that it does not read."""
         rows = np.zeros((NUM_FEATURES, self.config.width), np.float32)
         names = FEATURE_SETS[self.config.features]
         rows[[DEVICE_FEATURES.index(name) for name in names]] = self._layer("place.feature")[0]

@@ -11,7 +11,7 @@ from doppler.mdp.instance import Instance
 from doppler.mdp.rollout import Rollouts
 from doppler.policies.dual import DualPolicy, Scores
 from doppler.policies.gradients.log_sums import log_sums
-from doppler.policies.plc import place_log_softmax
+from doppler.policies.plc import Steps, place_log_softmax
 
 
 def select_log_probs(
@@ -36,20 +36,30 @@ def place_log_probs(
     *,
     alike: bool = True,
 ) -> Tensor:
-    """(B, n, D) log-probability of every device at every step."""
-    order, features = (tensor(scores.select, a) for a in (rollouts.order, rollouts.features))
-    logits: Tensor = policy.place(scores.place, order, went(scores.select, rollouts), features)
+    """(B, n, C) log-probability of every device that was scored, at every step."""
+    logits: Tensor = policy.place(scores.place, steps_of(scores.select, rollouts))
     return place_log_softmax(logits, temperature, alike=alike)
 
 
+def steps_of(like: Tensor, rollouts: Rollouts) -> Steps:
+    """Recorded episodes, on the device of another tensor."""
+    return Steps(
+        order=tensor(like, rollouts.order),
+        devices=tensor(like, went(rollouts)),
+        features=tensor(like, rollouts.features),
+        last_step=tensor(like, rollouts.last_step),
+    )
+
+
 def chosen(log_probs: Tensor, rollouts: Rollouts) -> Tensor:
-    """(B, n) of (B, n, D) the log-probability of the device that each step chose."""
-    return log_probs.gather(2, went(log_probs, rollouts).unsqueeze(2)).squeeze(2)
+    """(B, n) of (B, n, C) the log-probability of the device that each step chose."""
+    place = (rollouts.scored < went(rollouts)[:, :, None]).sum(axis=2)
+    return log_probs.gather(2, tensor(log_probs, place).unsqueeze(2)).squeeze(2)
 
 
-def went(like: Tensor, rollouts: Rollouts) -> Tensor:
+def went(rollouts: Rollouts) -> IntArray:
     """(B, n) the device that each step chose."""
-    return tensor(like, rollouts.devices).gather(1, tensor(like, rollouts.order))
+    return np.take_along_axis(rollouts.devices, rollouts.order, axis=1)
 
 
 def entropy(log_probs: Tensor) -> Tensor:

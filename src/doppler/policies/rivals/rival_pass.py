@@ -104,6 +104,7 @@ def early_devices(view: "RivalView", devices: IntArray) -> BoolArray:
         hidden_bias=np.zeros(1, np.float32),
         out=np.zeros(1, np.float32),
         crowded=np.zeros(1, np.float32),
+        most=np.zeros(1, np.int64),
     )
     by_rule = Sampling(select_temperature=0.0, place_early=True)
     seeds = np.zeros(len(devices), np.int64)
