@@ -149,7 +149,7 @@ def repair_at_random(
 
 @inlined
 def random_device(t: Tables, devices: IntArray, v: int, settings: OperatorSettings) -> int:
-    """Mostly the device of a vertex that v reads or is read by, or one that is used, if assigned."""
+    """Mostly the device of a vertex next to v, or a device by how many vertices are there."""
     reads = t.read_ptr[v + 1] - t.read_ptr[v]
     count = reads + t.edge_ptr[v + 1] - t.edge_ptr[v]
     if count > 0 and np.random.random() < settings.near_probability:
