@@ -13,6 +13,8 @@ import pytest
 from command_line import compare_in_this_process, runner
 
 import doppler as dp
+from doppler.mdp.features import CANDIDATE_KEYS, DEVICE_FEATURES
+from doppler.placers import placer_names
 from doppler.view.web_server import ViewServer
 
 ROOT = Path(__file__).parent.parent
@@ -116,6 +118,31 @@ def test_results_say_where_they_are_from() -> None:
         assert set(source) - {"again"} == {"script", *origin}
         assert all(set(part) == {"rows", *origin} for part in source.get("again", ()))
         assert (ROOT / "benchmarks" / source["script"]).is_file()
+
+
+def first_column(page: str, heading: str) -> list[str]:
+    """The names in the first column of the tables under a heading of a page, as they come."""
+    text = (DOCS / "explanation" / page).read_text("utf-8")
+    section = re.split(r"(?m)^## ", text.partition(f"## {heading}\n")[2])[0]
+    cells = re.findall(r"(?m)^\| (`[^|]*?) \|", section)
+    return [name for cell in cells for name in re.findall(r"`([^`]+)`", cell)]
+
+
+def test_the_device_features_are_those_of_the_decision_process() -> None:
+    assert first_column("decision-process.md", "What the policies see") == [*DEVICE_FEATURES]
+
+
+def test_the_devices_that_are_scored_are_chosen_in_the_order_of_the_list() -> None:
+    text = (DOCS / "explanation" / "decision-process.md").read_text("utf-8")
+    listed = re.findall(r"(?m)^\d\. (least|largest) `(\w+)`$", text)
+    keys = [DEVICE_FEATURES[key] for key in CANDIDATE_KEYS]
+    assert [name for _, name in listed] == keys
+    assert [name for which, name in listed if which == "largest"] == ["sibling_share"]
+
+
+def test_the_table_of_placers_has_all() -> None:
+    listed = first_column("placers.md", "The placers")
+    assert sorted(name for name in listed if ":" not in name) == sorted(placer_names())
 
 
 @pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/explanation/architecture.md"])

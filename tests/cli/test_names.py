@@ -123,6 +123,7 @@ def test_a_trace_and_a_checkpoint(dop: Dop, tmp_path: Path) -> None:
     from safetensors.numpy import save
 
     from doppler.policies.arrays.checkpoint import shipped_bytes
+    from doppler.policies.arrays.tensor_file import with_checksum
 
     graph, topology = named(["a"], title="\x1b[2J"), Topology.preset("reference:2")
     from doppler.placers import place
@@ -135,13 +136,15 @@ def test_a_trace_and_a_checkpoint(dop: Dop, tmp_path: Path) -> None:
     texts = metadata["__metadata__"] | {"note": "\x1b[2J[/bold]"}
     import numpy as np
 
-    (tmp_path / "p.safetensors").write_bytes(save({"w": np.zeros(1, np.float32)}, texts))
+    data = save({"w": np.zeros(1, np.float32)}, texts)
+    (tmp_path / "p.safetensors").write_bytes(with_checksum(data))
     shown = dop("show", "p.safetensors")
     assert shown.code == 0, shown.err
     assert r"\x1b[2J[/bold]" in shown.out
     assert_clean(shown.out)
     bad = texts | {"format": "\x1b[2J", "version": "\x1b[2J"}
-    (tmp_path / "bad.safetensors").write_bytes(save({"w": np.zeros(1, np.float32)}, bad))
+    data = save({"w": np.zeros(1, np.float32)}, bad)
+    (tmp_path / "bad.safetensors").write_bytes(with_checksum(data))
     for command in (
         ("show", "bad.safetensors"),
         ("place", "t.json", "-p", "doppler:bad.safetensors"),

@@ -114,6 +114,27 @@ def test_mistakes(dop: Dop, tmp_path: Path, quick: tuple[str, ...]) -> None:
     refused(dop("train", "--resume", "-o", "x"), "dop pretrain --resume -o x")
 
 
+def test_problems_of_a_split(dop: Dop, tmp_path: Path, quick: tuple[str, ...]) -> None:
+    shown = " ".join(dop("pretrain", "--help").out.replace("│", " ").split())
+    assert "--split NAME Of families and machines: train, validation, test, all." in shown
+    refused(
+        dop("pretrain", *quick, "-o", "x", "--split", "trian"),
+        "no split named `trian`",
+        "hint: did you mean `train`? known: all, test, train, validation",
+    )
+    assert not (tmp_path / "x").exists()
+    digests = {}
+    for split in ("train", "all"):
+        run = tmp_path / "runs" / split
+        options = () if split == "train" else ("--split", split)
+        result = dop("pretrain", *quick, "-o", str(run), *options, "--json")
+        assert result.code == 0, result.err
+        digests[split] = result.json()["digest"]
+        assert json.loads((run / "config.json").read_text())["recipe"]["split"] == split
+    assert digests["train"] != digests["all"]
+    refused(dop("pretrain", "--resume", "-o", "runs/all", "--split", "all"), "leave out --split")
+
+
 def test_a_run_of_graphs_is_no_pretraining(
     dop: Dop, tmp_path: Path, quick: tuple[str, ...]
 ) -> None:

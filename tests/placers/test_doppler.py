@@ -297,6 +297,8 @@ def test_all_kinds_of_samples_in_all_populations(samples: int) -> None:
     if samples == 5000:
         assert set(left) == {4, 2, 1}
         assert {batch.random_share for batch in neighbours} == set(search.random_shares)
+        ways = {(batch.stays, batch.random_share) for batch in neighbours}
+        assert len(ways) == 2 * len(search.random_shares)
 
 
 def test_where_the_rule_places_neighbours_differ_in_their_order() -> None:
@@ -318,6 +320,7 @@ def test_the_search_can_be_set() -> None:
     [
         ({"elites": 0}, "elites is 0, must be at least 1"),
         ({"max_destroyed": 1.5}, "max_destroyed is 1.5, must be between 0 and 1"),
+        ({"used_probability": -0.5}, "used_probability is -0.5, must be between 0 and 1"),
         ({"random_shares": (0.5, -1.0)}, "random_shares is -1.0, must be between 0 and 1"),
         ({"temperatures": ()}, "must not be empty"),
         ({"min_group_work": 3.0}, "at most max_group_work"),

@@ -8,13 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mdp.playing import graph_of, uniform
+from policies.arrays.making import array_policy
 
 from doppler.base.arrays import IntArray
 from doppler.mdp.instance import Instance, make_instance
-from doppler.mdp.rollout import UNASSIGNED
+from doppler.mdp.rollout import UNASSIGNED, PartialAssignments
 from doppler.placers.learned.config import NeighbourhoodConfig
 from doppler.placers.learned.neighbourhoods import Population
 from doppler.placers.learned.neighbourhoods_kernel import destroy_around_vertex, merge_ends
+from doppler.placers.learned.policy_repair import PolicyRepair
+from doppler.policies.arrays.config import PolicyConfig
 from doppler.problem import Problem
 from doppler.programs.random_dag import random_dag
 from doppler.sim import Simulator
@@ -49,6 +52,35 @@ def test_the_best_are_kept_of_those_as_good_the_last() -> None:
     for elite, row in zip(population.elites, BEST, strict=True):
         np.testing.assert_array_equal(elite.devices, devices[row])
         np.testing.assert_array_equal(elite.order, order[row])
+
+
+def test_adding_tells_whether_the_best_is_new() -> None:
+    population, devices, order = filled()
+    for makespan_s, is_new in ((5.0, False), (1.0, False), (0.5, True), (inf, False)):
+        assert population.add(devices[:1], order[:1], np.array([makespan_s])) == is_new
+
+
+def test_random_repair_takes_devices_that_are_used() -> None:
+    """Of 16 devices, with vertices on two, and none of them a neighbour's."""
+    instance = make_instance(Problem(graph_of([1.0] * 60), uniform(16)))
+    for probability, few in ((1.0, True), (0.0, False)):
+        config = replace(NEVER, near_probability=0.0, used_probability=probability)
+        population, order = Population(instance, config), np.arange(60)[None]
+        population.add(np.arange(60)[None] % 2 + 3, order, np.ones(1))
+        rows = population.neighbours(40, np.random.default_rng(0), 1.0).devices
+        assert (set(np.unique(rows)) <= {3, 4}) == few
+
+
+def test_neighbours_on_a_part_have_its_devices() -> None:
+    instance = larger(10)
+    part = PolicyRepair(array_policy(PolicyConfig(width=2, rounds=1)), instance, np.array([1, 3]))
+    rows = np.array([[0, 1, 2, 3, UNASSIGNED] * 2])
+    groups = np.zeros(10, np.int64)
+    within = part.within(PartialAssignments(rows, groups))
+    assert within.devices.tolist() == [[UNASSIGNED, 0, UNASSIGNED, 1, UNASSIGNED] * 2]
+    assert within.groups is groups
+    whole = PolicyRepair(part.policy, instance, np.arange(4))
+    assert whole.within(PartialAssignments(rows)).devices.tolist() == rows.tolist()
 
 
 @pytest.mark.parametrize("config", [ALWAYS, NEVER])

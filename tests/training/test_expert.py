@@ -1,5 +1,6 @@
 """Expert iteration: the pool, and the search that feeds it."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from doppler.errors import ConfigError
 from doppler.graph import Graph
 from doppler.placers.search.improver import Improver
 from doppler.problem import Problem
@@ -105,6 +107,36 @@ def test_lessons_are_improved_samples_and_a_pool_that_gets_better() -> None:
     assert pool.best_s < first_s
     assert len(pool.costs_s) == 4
     assert (np.diff(pool.costs_s) > 0).all()
+
+
+def expert_with(**changes: int) -> Expert:
+    config = TrainConfig(stages=("sim",), sim=ReinforceConfig(expert=ExpertConfig(**changes)))
+    return Expert(Problem(graph(), topology()), config, threads=1)
+
+
+def test_the_first_pool_is_improved_by_search_where_that_has_moves() -> None:
+    heuristics = expert_with().first_pool()
+    expert = expert_with(first_moves=500)
+    pool = expert.first_pool()
+    assert pool.best_s < heuristics.best_s
+    assert len(pool.costs_s) == len(heuristics.costs_s) == ExpertConfig().pool
+    assert (pool.costs_s <= heuristics.costs_s).all()
+    assert pool.costs_s == pytest.approx(expert.improver.costs_s(pool.devices))
+    again = expert_with(first_moves=500).first_pool()
+    assert np.array_equal(again.devices, pool.devices)
+
+
+def test_a_first_pool_of_nothing_that_runs_is_empty() -> None:
+    devices = tuple(replace(d, memory_bytes=1.0) for d in topology().devices)
+    sim = ReinforceConfig(expert=ExpertConfig(first_moves=10))
+    problem = Problem(graph(), replace(topology(), devices=devices))
+    pool = Expert(problem, TrainConfig(stages=("sim",), sim=sim), threads=1).first_pool()
+    assert len(pool.costs_s) == 0
+
+
+def test_moves_of_the_first_search_are_not_negative() -> None:
+    with pytest.raises(ConfigError, match=r"sim\.expert\.first_moves is -1"):
+        ExpertConfig(first_moves=-1)
 
 
 @pytest.mark.parametrize(("until", "expected"), [(1.0, 8), (0.5, 4), (0.0, 0)])

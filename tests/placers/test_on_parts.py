@@ -1,0 +1,106 @@
+"""Placer `parts`: list schedules on nested parts of a machine."""
+
+import numpy as np
+import pytest
+
+from doppler.errors import ConfigError
+from doppler.graph import Graph, GraphBuilder
+from doppler.mdp.parts import nested_parts, on_part
+from doppler.placers import make_placer
+from doppler.placers.lists.on_parts import PartsPlacer
+from doppler.problem import Problem
+from doppler.programs import random_dag
+from doppler.sim import Simulator
+from doppler.topology import Device, Topology
+
+LISTS = ("heft", "cpop", "peft", "etf", "min-min", "max-min", "m-etf", "m-sct")
+
+
+def slow_links(num_devices: int = 8) -> Topology:
+    """To move a mean tensor takes fourteen times as long as the mean vertex."""
+    return Topology.uniform(
+        num_devices, flops_per_s=1e13, bandwidth_bytes_per_s=1.5e9, latency_s=1e-5
+    )
+
+
+def wide() -> Graph:
+    return random_dag(vertices=60, depth=6, seed=3)
+
+
+def makespan_s(problem: Problem, devices: np.ndarray) -> float:
+    return float(Simulator(problem).makespans(problem.graph, devices[None])[0])
+
+
+def test_it_is_the_best_of_the_list_schedules_on_all_parts_but_the_whole() -> None:
+    problem = Problem(wide(), slow_links())
+    made = []
+    for part in nested_parts(problem)[1:]:
+        assert len(part) in (4, 2, 1)
+        for name in LISTS:
+            devices = make_placer(name).place(on_part(problem, part)).devices
+            made.append(makespan_s(problem, np.where(devices >= 0, part[devices], -1)))
+    assert len(made) == 24
+    found = PartsPlacer().place(problem)
+    found.check(problem.graph, problem.topology)
+    assert makespan_s(problem, found.devices) == min(made)
+
+
+def test_with_slow_links_parts_are_better_than_the_whole_machine_and_than_one_device() -> None:
+    problem = Problem(wide(), slow_links())
+    found = PartsPlacer().place(problem)
+    found_s = makespan_s(problem, found.devices)
+    for name in (*LISTS, "single"):
+        other_s = makespan_s(problem, make_placer(name).place(problem).devices)
+        assert found_s < 0.9 * other_s, name
+    assert 1 < len(np.unique(found.devices[found.devices >= 0])) <= 4
+
+
+def test_the_devices_of_a_part_are_the_quick_ones() -> None:
+    """Devices 1 and 3 are twice as fast as the others."""
+    topology = Topology.uniform(4, flops_per_s=[1e13, 2e13, 1e13, 2e13], bandwidth_bytes_per_s=1e9)
+    found = PartsPlacer().place(Problem(wide(), topology)).devices
+    assert set(found[found >= 0].tolist()) <= {1, 3}
+
+
+def test_the_order_is_that_of_the_schedule() -> None:
+    """It begins with vertices that read nothing, and keeps producers before their readers."""
+    graph = wide()
+    order = PartsPlacer().place(Problem(graph, slow_links())).order
+    assert order is not None
+    assert sorted(order.tolist()) == graph.assigned.tolist()
+    turn = {int(v): i for i, v in enumerate(order)}
+    producers = graph.tensor_producer[graph.edge_tensor]
+    for producer, reader in zip(producers.tolist(), graph.edge_reader.tolist(), strict=True):
+        assert turn.get(producer, -1) < turn[reader]
+
+
+def test_one_device_has_no_smaller_part() -> None:
+    graph = wide()
+    found = PartsPlacer().place(Problem(graph, slow_links(1)))
+    assert found.devices.tolist() == np.where(graph.is_input, -1, 0).tolist()
+
+
+@pytest.mark.parametrize("inputs", [0, 2])
+def test_graphs_with_nothing_to_place(inputs: int) -> None:
+    builder = GraphBuilder("nothing")
+    for i in range(inputs):
+        builder.input(f"x{i}", output_bytes=1.0)
+    found = PartsPlacer().place(Problem(builder.build(), slow_links()))
+    assert found.devices.tolist() == [-1] * inputs
+
+
+def test_what_runs_out_of_memory_on_one_device_is_placed_on_more() -> None:
+    """Three results of 4 bytes stay, and a device holds 8: of four devices two are enough."""
+    builder = GraphBuilder("results")
+    for name in "abc":
+        builder.op(name, "matmul", reads=[], output_bytes=4.0, exec_s=1.0)
+    devices = tuple(Device(f"d{i}", memory_bytes=8.0) for i in range(4))
+    uniform = Topology.uniform(4, bandwidth_bytes_per_s=1.0)
+    topology = Topology("small", devices, uniform.links, uniform.route)
+    problem = Problem(builder.build(), topology)
+    assert makespan_s(problem, PartsPlacer().place(problem).devices) == 2.0
+
+
+def test_it_takes_no_budget() -> None:
+    with pytest.raises(ConfigError, match="parts"):
+        PartsPlacer().place(Problem(wide(), slow_links()), budget_s=1.0)
