@@ -147,7 +147,7 @@ def starting_points(problem: Problem, seed: int, seconds: float = inf) -> list[I
     clock = InstantClock(seconds)
     for name in INSTANT:
         if found and not clock.has_time(name):
-            break
+            continue
         with clock.timing(), suppress(MissingExtraError):
             budget_s = clock.left_s if name in BUDGETED and isfinite(seconds) else None
             found.append(make_instant(name).place(problem, seed=seed, budget_s=budget_s).devices)
