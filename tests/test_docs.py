@@ -13,7 +13,7 @@ import pytest
 from command_line import compare_in_this_process, runner
 
 import doppler as dp
-from doppler.mdp.features import CANDIDATE_KEYS, DEVICE_FEATURES
+from doppler.mdp.features import DEVICE_FEATURES, SCORED_BY
 from doppler.placers import placer_names
 from doppler.view.web_server import ViewServer
 
@@ -135,7 +135,7 @@ def test_the_device_features_are_those_of_the_decision_process() -> None:
 def test_the_devices_that_are_scored_are_chosen_in_the_order_of_the_list() -> None:
     text = (DOCS / "explanation" / "decision-process.md").read_text("utf-8")
     listed = re.findall(r"(?m)^\d\. (least|largest) `(\w+)`$", text)
-    keys = [DEVICE_FEATURES[key] for key in CANDIDATE_KEYS]
+    keys = [DEVICE_FEATURES[key] for key in SCORED_BY]
     assert [name for _, name in listed] == keys
     assert [name for which, name in listed if which == "largest"] == ["sibling_share"]
 

@@ -316,9 +316,9 @@ def _of_all_qualities(
 def _heuristics(problem: Problem, seed: int, count: int) -> Iterator[tuple[str, IntArray]]:
     """The assignments of placers that take no time, of those that are installed.
 
-    Not of `parts`, which leaves half of the machine idle, and so says little about it.
+    Not of `fewer-devices`, which leaves half of the machine idle, and so says little about it.
     """
-    names = [name for name in INSTANT[::-1] if name != "parts"]
+    names = [name for name in INSTANT[::-1] if name != "fewer-devices"]
     for name in names[:count]:
         try:
             yield name, make_placer(name).place(problem, seed=seed).devices

@@ -4,13 +4,13 @@ import numpy as np
 
 from doppler.base.arrays import FloatArray
 from doppler.mdp.features import (
-    CANDIDATE_KEYS,
     DEVICE_FEATURES,
     EXTRA_END,
     MOST_SHARE,
     NOT_SECONDS,
     OVERFULL,
     SAME,
+    SCORED_BY,
     SHARE,
     WEIGHT_OF_END,
     WEIGHT_OF_OVERFULL,
@@ -240,13 +240,13 @@ class Episode:
     def scored(self, vertex: int, most: int) -> list[int]:
         """The devices that a policy scores for a candidate, ascending: `most` at most.
 
-        If there are more, the best by one feature after the other, see `CANDIDATE_KEYS`.
+        If there are more, the best by one feature after the other, see `SCORED_BY`.
         """
         if most <= 0 or self.num_devices <= most:
             return list(range(self.num_devices))
         table, chosen = self.device_features(vertex), list[int]()
         for turn in range(most):
-            key = CANDIDATE_KEYS[turn % len(CANDIDATE_KEYS)]
+            key = SCORED_BY[turn % len(SCORED_BY)]
             value = -table[:, key] if key == SHARE else table[:, key].copy()
             value += WEIGHT_OF_END * table[:, EXTRA_END]
             value += WEIGHT_OF_OVERFULL * table[:, OVERFULL]

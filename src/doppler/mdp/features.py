@@ -69,7 +69,7 @@ SQUEEZE = 100.0  # shares of the scale below a hundredth stay linear
 SQUEEZED_ONE = log1p(SQUEEZE)
 # By which devices are chosen to be scored for a vertex, in turn: those with the least of a feature,
 # of `sibling_share` the most. Ties go to the one that ends first, and room goes before all else.
-CANDIDATE_KEYS = tuple(
+SCORED_BY = tuple(
     DEVICE_FEATURES.index(name)
     for name in (
         *("extra_end", "input_transfer", "extra_start", "sibling_distance", "extra_end"),

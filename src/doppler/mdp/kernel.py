@@ -12,7 +12,6 @@ import numpy.typing as npt
 from doppler.base.arrays import BoolArray, FloatArray, IntArray, on_cache_lines
 from doppler.base.jit import KERNEL, by_reference, compiled, inlined, njit, uint64
 from doppler.mdp.features import (
-    CANDIDATE_KEYS,
     EXTRA_END,
     EXTRA_START,
     HOST_TIME,
@@ -22,6 +21,7 @@ from doppler.mdp.features import (
     NUM_STATIC,
     OVERFULL,
     SAME,
+    SCORED_BY,
     SHARE,
     SQUEEZE,
     SQUEEZED_ONE,
@@ -295,7 +295,7 @@ def find_scored(w: Weights, s: State) -> tuple[int, int]:
     """Note which devices are scored for the vertex that was observed: how many, and the least.
 
     All, if there are no more than the policy scores. Otherwise the best by one feature after the
-    other, as `CANDIDATE_KEYS` has them: those that could end it first, that are near to its inputs
+    other, as `SCORED_BY` has them: those that could end it first, that are near to its inputs
     or to its siblings, that could begin it first or have the least to do. The least is the one that
     was noted last.
     """
@@ -305,7 +305,7 @@ def find_scored(w: Weights, s: State) -> tuple[int, int]:
         s.is_scored[d] = everything
     if not everything:
         for turn in range(most):
-            f = CANDIDATE_KEYS[turn % len(CANDIDATE_KEYS)]
+            f = SCORED_BY[turn % len(SCORED_BY)]
             best, least = -1, np.inf
             for d in range(num_devices):
                 if not s.is_scored[d]:

@@ -41,7 +41,7 @@ _PLACERS = {  # name: "module:class"
     "max-min": "doppler.placers.lists.schedulers:MaxMinPlacer",
     "metis": "doppler.placers.partition.metis:MetisPlacer",
     "min-min": "doppler.placers.lists.schedulers:MinMinPlacer",
-    "parts": "doppler.placers.lists.on_parts:PartsPlacer",
+    "fewer-devices": "doppler.placers.lists.fewer_devices:FewerDevicesPlacer",
     "peft": "doppler.placers.lists.schedulers:PeftPlacer",
     "random": "doppler.placers.lists.trivial:RandomPlacer",
     "round-robin": "doppler.placers.lists.trivial:RoundRobinPlacer",

@@ -1,4 +1,4 @@
-"""Placer `parts`: list schedules on nested parts of a machine."""
+"""Placer `fewer-devices`: list schedules on nested parts of a machine."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from doppler.errors import ConfigError
 from doppler.graph import Graph, GraphBuilder
 from doppler.mdp.parts import nested_parts, on_part
 from doppler.placers import make_placer
-from doppler.placers.lists.on_parts import PartsPlacer
+from doppler.placers.lists.fewer_devices import FewerDevicesPlacer
 from doppler.problem import Problem
 from doppler.programs import random_dag
 from doppler.sim import Simulator
@@ -40,14 +40,14 @@ def test_it_is_the_best_of_the_list_schedules_on_all_parts_but_the_whole() -> No
             devices = make_placer(name).place(on_part(problem, part)).devices
             made.append(makespan_s(problem, np.where(devices >= 0, part[devices], -1)))
     assert len(made) == 24
-    found = PartsPlacer().place(problem)
+    found = FewerDevicesPlacer().place(problem)
     found.check(problem.graph, problem.topology)
     assert makespan_s(problem, found.devices) == min(made)
 
 
 def test_with_slow_links_parts_are_better_than_the_whole_machine_and_than_one_device() -> None:
     problem = Problem(wide(), slow_links())
-    found = PartsPlacer().place(problem)
+    found = FewerDevicesPlacer().place(problem)
     found_s = makespan_s(problem, found.devices)
     for name in (*LISTS, "single"):
         other_s = makespan_s(problem, make_placer(name).place(problem).devices)
@@ -58,14 +58,14 @@ def test_with_slow_links_parts_are_better_than_the_whole_machine_and_than_one_de
 def test_the_devices_of_a_part_are_the_quick_ones() -> None:
     """Devices 1 and 3 are twice as fast as the others."""
     topology = Topology.uniform(4, flops_per_s=[1e13, 2e13, 1e13, 2e13], bandwidth_bytes_per_s=1e9)
-    found = PartsPlacer().place(Problem(wide(), topology)).devices
+    found = FewerDevicesPlacer().place(Problem(wide(), topology)).devices
     assert set(found[found >= 0].tolist()) <= {1, 3}
 
 
 def test_the_order_is_that_of_the_schedule() -> None:
     """It begins with vertices that read nothing, and keeps producers before their readers."""
     graph = wide()
-    order = PartsPlacer().place(Problem(graph, slow_links())).order
+    order = FewerDevicesPlacer().place(Problem(graph, slow_links())).order
     assert order is not None
     assert sorted(order.tolist()) == graph.assigned.tolist()
     turn = {int(v): i for i, v in enumerate(order)}
@@ -76,7 +76,7 @@ def test_the_order_is_that_of_the_schedule() -> None:
 
 def test_one_device_has_no_smaller_part() -> None:
     graph = wide()
-    found = PartsPlacer().place(Problem(graph, slow_links(1)))
+    found = FewerDevicesPlacer().place(Problem(graph, slow_links(1)))
     assert found.devices.tolist() == np.where(graph.is_input, -1, 0).tolist()
 
 
@@ -85,7 +85,7 @@ def test_graphs_with_nothing_to_place(inputs: int) -> None:
     builder = GraphBuilder("nothing")
     for i in range(inputs):
         builder.input(f"x{i}", output_bytes=1.0)
-    found = PartsPlacer().place(Problem(builder.build(), slow_links()))
+    found = FewerDevicesPlacer().place(Problem(builder.build(), slow_links()))
     assert found.devices.tolist() == [-1] * inputs
 
 
@@ -98,9 +98,9 @@ def test_what_runs_out_of_memory_on_one_device_is_placed_on_more() -> None:
     uniform = Topology.uniform(4, bandwidth_bytes_per_s=1.0)
     topology = Topology("small", devices, uniform.links, uniform.route)
     problem = Problem(builder.build(), topology)
-    assert makespan_s(problem, PartsPlacer().place(problem).devices) == 2.0
+    assert makespan_s(problem, FewerDevicesPlacer().place(problem).devices) == 2.0
 
 
 def test_it_takes_no_budget() -> None:
-    with pytest.raises(ConfigError, match="parts"):
-        PartsPlacer().place(Problem(wide(), slow_links()), budget_s=1.0)
+    with pytest.raises(ConfigError, match="fewer-devices"):
+        FewerDevicesPlacer().place(Problem(wide(), slow_links()), budget_s=1.0)

@@ -1,4 +1,4 @@
-"""Parts: list schedulers on some of the devices, where all of them are too many."""
+"""FewerDevices: list schedulers on some of the devices, where all of them are too many."""
 
 import numpy as np
 
@@ -27,7 +27,7 @@ SCHEDULERS: tuple[type[ListPlacer], ...] = (
 )
 
 
-class PartsPlacer(Shown):
+class FewerDevicesPlacer(Shown):
     """The best list schedule, in simulation, on half of the devices, a quarter, and so on to one.
 
     A list scheduler gives a vertex to the device where it ends first, and never asks what that
@@ -35,7 +35,7 @@ class PartsPlacer(Shown):
     devices, and fewer are better. The devices of a part are quick, and close to one another.
     """
 
-    name = "parts"
+    name = "fewer-devices"
 
     def place(
         self, problem: Problem, *, seed: int = 0, budget_s: float | None = None
