@@ -57,12 +57,12 @@ from doppler.datasets.draw import seeded
 from doppler.datasets.machines import MOST_DEVICES, SEALED_MACHINES
 from doppler.datasets.sealed import SEALED_RATIOS, sealed_problem
 from doppler.datasets.sketch import with_ratio
-from doppler.mdp import make_instance
 from doppler.mdp.parts import nested_parts, on_part
 from doppler.mdp.rollout import GREEDY, Roller, Sampling
 from doppler.placers import lower_bounds
 from doppler.placers.learned.config import NeighbourhoodConfig
 from doppler.placers.learned.doppler import DopplerPlacer
+from doppler.placers.lists.guides import instance_for
 from doppler.policies.arrays.acting import play
 from doppler.policies.arrays.config import PolicyConfig
 from doppler.policies.kinds import make_any
@@ -217,7 +217,9 @@ def played_s(
     placer: DopplerPlacer, drawn: DrawnProblem, part: IntArray, sampling: Sampling, seeds: IntArray
 ) -> float:
     """The least makespan of the policy's episodes on some of the devices."""
-    instance = make_instance(on_part(drawn.problem, part))
+    is_whole = len(part) == drawn.topology.num_devices
+    problem = drawn.problem if is_whole else on_part(drawn.problem, part)
+    instance = instance_for(placer.config, problem)
     weights = placer.arrays.on(instance)
     played = play(Roller(instance), weights, placer.config, sampling, seeds, record=False)
     table = instance.expand(part[played.devices])

@@ -9,6 +9,7 @@ from doppler.base.arrays import FloatArray, IntArray
 from doppler.graph import Graph, build_graph
 from doppler.mdp.episode import Episode
 from doppler.mdp.features import NUM_FEATURES
+from doppler.mdp.guide import Guide
 from doppler.mdp.instance import Instance
 from doppler.mdp.kernel import Choice, Record, State, Weights, make_state, roll_out
 from doppler.mdp.rollout import NOTHING_ASSIGNED, PartialAssignments, Sampling
@@ -63,9 +64,11 @@ def candidates_of(order: IntArray, since: IntArray, step: int) -> list[int]:
     return sorted(order[later[since[later] <= step]].tolist())
 
 
-def replay(instance: Instance, order: IntArray, devices: IntArray) -> Iterator[tuple[Episode, int]]:
+def replay(
+    instance: Instance, order: IntArray, devices: IntArray, guide: Guide | None = None
+) -> Iterator[tuple[Episode, int]]:
     """The readable episode before each of its steps, with the vertex that comes next."""
-    episode = Episode(instance)
+    episode = Episode(instance, guide)
     for vertex in order.tolist():
         yield episode, vertex
         episode.place(vertex, int(devices[vertex]))

@@ -173,7 +173,7 @@ def test_too_little_memory_is_worse_than_one_device_doing_everything() -> None:
 def test_several_at_once() -> None:
     envs = gymnasium.make_vec(ENV_ID, num_envs=3, graph=example(), topology=unequal_pair())
     observations, _ = envs.reset(seed=0)
-    assert observations["device_features"].shape == (3, 4, 2, 24)
+    assert observations["device_features"].shape == (3, 4, 2, 30)
     _, rewards, *_ = envs.step(np.array([[0, 0], [1, 0], [2, 0]]))
     assert rewards.tolist() == [0.0, 0.0, -1.0]
     envs.close()

@@ -13,7 +13,17 @@ from strategies import graphs, topologies
 
 from doppler.graph import GraphBuilder
 from doppler.mdp import DEVICE_FEATURES, FEATURE_SETS, VERTEX_FEATURES, Episode, make_instance
-from doppler.mdp.features import MOST_SHARE, NOT_SECONDS, NUM_STATIC, early, outlook, squeeze
+from doppler.mdp.features import (
+    GUIDED,
+    MOST_SHARE,
+    NOT_SECONDS,
+    NUM_STATIC,
+    early,
+    outlook,
+    squeeze,
+    taught,
+)
+from doppler.mdp.guide import Guide
 from doppler.mdp.instance import Instance
 from doppler.problem import Problem
 from doppler.programs import random_dag
@@ -35,7 +45,7 @@ def seconds(episode: Episode, vertex: int) -> dict[str, list[float]]:
     """Every device feature in seconds (shares and flags as they are), by name."""
     table = episode.device_features(vertex)
     assert table.shape == (2, len(DEVICE_FEATURES))
-    raw = np.expm1(table * log1p(100.0)) / 100.0 * SCALE_S
+    raw = np.sign(table) * np.expm1(np.abs(table) * log1p(100.0)) / 100.0 * SCALE_S
     columns = {name: raw[:, i].tolist() for i, name in enumerate(DEVICE_FEATURES)}
     return columns | {DEVICE_FEATURES[i]: table[:, i].tolist() for i in NOT_SECONDS}
 
@@ -44,7 +54,8 @@ def assert_features(episode: Episode, vertex: int, expected: dict[str, list[floa
     found = seconds(episode, vertex)
     assert list(expected) == list(found)
     for name, values in expected.items():
-        rel = 1e-7 if name in DEVICE_FEATURES[-NUM_STATIC:] else None  # these are float32
+        is_static = name in DEVICE_FEATURES[GUIDED - NUM_STATIC : GUIDED]
+        rel = 1e-7 if is_static else None  # these are float32
         assert found[name] == pytest.approx(values, rel=rel, abs=1e-12), name
 
 
@@ -314,10 +325,12 @@ def test_devices_are_chosen_to_be_scored_by_one_feature_after_the_other(
 ) -> None:
     episode = Episode(make_instance(Problem(graph_of([1.0]), uniform(16))))
     best = {  # of each feature, in turn
+        "guided": [15],
         "extra_end": [3, 7, 11, 14],
         "input_transfer": [4, 5],
         "extra_start": [6],
         "sibling_distance": [9],
+        "guide_output": [2],
         "sibling_share": [10],
         "extra_work": [13],
     }
@@ -325,13 +338,14 @@ def test_devices_are_chosen_to_be_scored_by_one_feature_after_the_other(
     features[:, DEVICE_FEATURES.index("overfull")] = 0.0
     for name, devices in best.items():
         values = 0.1 * np.arange(len(devices))
-        is_share = name == "sibling_share"
-        features[devices, DEVICE_FEATURES.index(name)] = 2.0 if is_share else values
+        the_most = name in ("guided", "sibling_share")
+        features[devices, DEVICE_FEATURES.index(name)] = 2.0 if the_most else values
     monkeypatch.setattr(episode, "device_features", lambda vertex: features)
-    assert scored_in_turn(episode, 0, 10) == [3, 4, 6, 9, 7, 10, 13, 11, 5, 14]
+    assert scored_in_turn(episode, 0, 12) == [15, 3, 4, 6, 9, 7, 2, 10, 13, 11, 5, 14]
+    features[:, GUIDED] = 0.0  # then the first is the one that ends first, too
     features[[3, 6, 13], DEVICE_FEATURES.index("overfull")] = [1.1, 1.5, 1.2]
     # 7 is the next to end first; no other starts early, so the one that ends first is next.
-    assert scored_in_turn(episode, 0, 4) == [7, 4, 11, 9]
+    assert scored_in_turn(episode, 0, 4) == [7, 11, 4, 14]
     assert scored_in_turn(episode, 0, 15)[-2:] == [3, 13]  # the least full of those
     assert episode.scored(0, 0) == episode.scored(0, 16) == list(range(16))
 
@@ -546,3 +560,44 @@ def test_early_is_the_first_of_those_with_room_or_nearly() -> None:
     features[..., overfull] = [[0, 0, 0], [2, 0, 0], [2, 0, 0], [2, 2, 2], [2, 1.5, 1.5]]
     expected = [[1, 0, 1], [0, 1, 0], [0, 1, 1], [1, 0, 1], [0, 1, 0]]
     assert early(features).astype(int).tolist() == expected
+
+
+def test_features_of_a_guide() -> None:
+    devices = np.array([[0, 1, 1, -1]])  # of A, B, C and E: it says nothing of E
+    times = np.array([[[4.0, 2.0, 9.0, -1.0], [1.0, 0.5, 0.0, 0.0]]])  # ends, and slack
+    episode = Episode(example(), Guide(devices, times))
+    names = (
+        "guided",
+        "guide_output",
+        "guide_work",
+        "extra_guide_work",
+        "guide_late",
+        "guide_slack",
+    )
+
+    def of(vertex: int) -> list[list[float]]:
+        found = seconds(episode, vertex)
+        return [pytest.approx(found[name], abs=1e-12) for name in names]
+
+    # A's 4 bytes go to C on device 1; B and C take 2 and 5 s there.
+    assert of(A) == [[1, 0], [5, 0], [0, 7], [0, 7], [-2, -1], [1, 1]]
+    # B's 2 bytes go to C on device 1, nobody knows where E is; A takes 2 s on device 0.
+    assert of(B) == [[0, 1], [3, 0], [2, 5], [0, 3], [2, 0], [0.5, 0.5]]
+    episode.place(B, 0)  # which takes 4 s there, and nothing where the guide had it
+    assert of(A) == [[1, 0], [5, 0], [4, 5], [0, 1], [-2, -1], [1, 1]]
+    assert of(E) == [[0, 0], [0, 0], [6, 5], [1, 0], [0, 0], [0, 0]]
+
+
+def test_without_a_guide_its_features_are_zero() -> None:
+    instance = example()
+    for episode in (Episode(instance), Episode(instance, Guide(np.full((1, 4), -1)))):
+        episode.place(B, 0)
+        assert (episode.device_features(A)[:, GUIDED:] == 0).all()
+
+
+def test_imitation_follows_the_guide_where_there_is_room() -> None:
+    table = np.zeros((3, 2, len(DEVICE_FEATURES)))
+    table[:, :, DEVICE_FEATURES.index("extra_start")] = [0.0, 1.0]
+    table[:2, 1, GUIDED] = 1.0  # the guide says device 1, and nothing of the last
+    table[1, 1, DEVICE_FEATURES.index("overfull")] = 1.5  # which has no room for the second
+    assert taught(table).tolist() == [[False, True], [True, False], [True, False]]

@@ -19,6 +19,7 @@ from strategies import examples, graphs, topologies
 
 from doppler.graph import Graph, GraphBuilder, build_graph
 from doppler.mdp import Episode, Instance, make_instance
+from doppler.mdp.guide import Guide
 from doppler.mdp.rollout import NO_GROUP, UNASSIGNED, PartialAssignments, Roller, Sampling
 from doppler.problem import Problem
 from doppler.programs import random_dag
@@ -48,13 +49,16 @@ def recorded_devices(episode: Episode, vertex: int, device: int, most: int) -> l
     return sorted([*all_but_last, device])
 
 
-def assert_equal(instance: Instance, played: Played, most: int = 0) -> None:
+def assert_equal(
+    instance: Instance, played: Played, most: int = 0, guides: Guide | None = None
+) -> None:
     """Every episode is a valid one, and was seen as the readable one sees it."""
     state, record = played.state, played.record
     tight = {"rtol": 1e-5, "atol": 1e-6}
     for b in range(len(record.order)):
         assert sorted(record.order[b]) == list(range(instance.num_vertices))
-        steps = replay(instance, record.order[b], record.devices[b])
+        guide = None if guides is None else guides.rows(slice(b, b + 1))
+        steps = replay(instance, record.order[b], record.devices[b], guide)
         for step, (episode, vertex) in enumerate(steps):
             seen = candidates_of(record.order[b], record.since[b], step)
             assert seen == episode.candidates
@@ -88,7 +92,7 @@ def test_small_graphs(data: st.DataObject, sampling: Sampling, most: int, seed: 
     partial = data.draw(partial_assignments(instance))
     seeds, weights = np.array([seed, seed + 1]), random_weights(instance, seed % 5, most=most)
     played = play(instance, weights, sampling, seeds=seeds, partial=partial)
-    assert_equal(instance, played, most)
+    assert_equal(instance, played, most, partial.guide)
     if len(partial.devices):
         given_ = partial.devices != UNASSIGNED
         assert (played.record.devices[given_] == partial.devices[given_]).all()
@@ -114,7 +118,13 @@ def partial_assignments(draw: st.DrawFn, instance: Instance) -> PartialAssignmen
     device_rows = rows(UNASSIGNED, instance.num_devices - 1)
     devices = draw(st.just(np.zeros((0, 0))) | st.tuples(device_rows, device_rows))
     groups = draw(st.just([]) | rows(NO_GROUP, min(2, n - 1)))
-    return PartialAssignments(np.array(devices, np.int64), np.array(groups, np.int64))
+    given_ = [np.array(each, np.int64) for each in (devices, groups)]
+    guides = draw(st.lists(device_rows, min_size=1, max_size=2))
+    seconds = st.sampled_from([-1.0, 0.0, 1.0, 3.5])
+    times = draw(st.lists(st.lists(seconds, min_size=2 * n, max_size=2 * n), max_size=2))
+    known = np.array(times, np.float64).reshape(len(times), 2, n)
+    known[:, 1] = np.where(known[:, 0] < 0, 0.0, np.abs(known[:, 1]))
+    return PartialAssignments(*given_, guide=Guide(np.array(guides, np.int64), known))
 
 
 def assert_together(instance: Instance, played: Played, partial: PartialAssignments) -> None:
@@ -154,10 +164,11 @@ def test_machines_of_many_devices(most: int, small: bool) -> None:
     rng = np.random.default_rng(most)
     devices = rng.integers(20, size=(2, 40))
     devices[rng.random((2, 40)) < 0.5] = UNASSIGNED
-    weights, partial = random_weights(instance, most=most), PartialAssignments(devices)
+    weights = random_weights(instance, most=most)
+    partial = PartialAssignments(devices, guide=Guide(devices))
     played = play(instance, weights, seeds=2, partial=partial)
     assert played.record.scored.shape == (2, 40, most or 20)
-    assert_equal(instance, played, most)
+    assert_equal(instance, played, most, partial.guide)
     rollouts = Roller(instance).play(weights, Sampling(), np.arange(2), partial=partial)
     for name, expected in played.record._asdict().items():
         np.testing.assert_array_equal(getattr(rollouts, name), expected, name)

@@ -32,7 +32,7 @@ class AssignEnv(gymnasium.Env[dict[str, Any], Any]):
     - `edge_features`: (m, 1) float32, mean transfer seconds over the instance's scale
     - `candidates`: (n,) int8, 1 for vertices that can be placed now
     - `devices`: (n,) int64, of the vertices that are placed, else -1
-    - `device_features`: (n, D, 24) float32, the columns of `DEVICE_FEATURES` for every candidate
+    - `device_features`: (n, D, 30) float32, the columns of `DEVICE_FEATURES` for every candidate
       as it would find each device, else 0
 
     The first three never change. An action is (vertex, device), and `info["action_mask"]` its

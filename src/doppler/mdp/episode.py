@@ -6,16 +6,17 @@ from doppler.base.arrays import FloatArray
 from doppler.mdp.features import (
     DEVICE_FEATURES,
     EXTRA_END,
+    MOST_OF,
     MOST_SHARE,
     NOT_SECONDS,
     OVERFULL,
     SAME,
     SCORED_BY,
-    SHARE,
     WEIGHT_OF_END,
     WEIGHT_OF_OVERFULL,
     squeeze,
 )
+from doppler.mdp.guide import UNASSIGNED, Guide
 from doppler.mdp.instance import Instance
 
 
@@ -37,7 +38,8 @@ class Episode:
     are kept longer than at run time, but what runs side by side is not placed side by side.
     """
 
-    def __init__(self, instance: Instance) -> None:
+    def __init__(self, instance: Instance, guide: Guide | None = None) -> None:
+        """`guide` has one row, which is compared with instead of the instance's."""
         self.instance = instance
         tables = instance.tables
         size, devices = tables.exec_s.shape
@@ -59,6 +61,9 @@ class Episode:
         self.held_bytes = np.zeros(devices)
         self.inputs_on: list[set[int]] = [set() for _ in range(devices)]  # that take memory
         self.num_devices = devices
+        known = instance.guide if guide is None else guide
+        self.guide = known.devices[0] if len(known.devices) else np.full(size, UNASSIGNED)
+        self.guide_times = known.times[0] if len(known.times) else None
 
     @property
     def candidates(self) -> list[int]:
@@ -224,14 +229,14 @@ class Episode:
         return np.stack([placed, candidate, end], axis=1)
 
     def device_features(self, vertex: int) -> FloatArray:
-        """(D, 24) the columns of DEVICE_FEATURES for a candidate, scaled and squeezed."""
+        """(D, 30) the columns of DEVICE_FEATURES for a candidate, scaled and squeezed."""
         raw = np.array([self._of_device(vertex, d) for d in range(self.num_devices)])
         names = list(DEVICE_FEATURES)
         work, start = raw[:, names.index("device_work")], raw[:, names.index("earliest_start")]
         end = start + raw[:, names.index("exec")]
         relative = np.stack([work - work.min(), start - start.min(), end - end.min()], axis=1)
-        parts = [raw, relative, self._memory(vertex), self._spread(), self._host(vertex)]
-        values = np.concatenate(parts, axis=1)
+        same = [self._memory(vertex), self._spread(), self._host(vertex)]
+        values = np.concatenate([raw, relative, *same, self._guide(vertex)], axis=1)
         shares = values[:, NOT_SECONDS]
         values = squeeze(values / self.instance.tables.scale_s)
         values[:, NOT_SECONDS] = shares
@@ -247,7 +252,7 @@ class Episode:
         table, chosen = self.device_features(vertex), list[int]()
         for turn in range(most):
             key = SCORED_BY[turn % len(SCORED_BY)]
-            value = -table[:, key] if key == SHARE else table[:, key].copy()
+            value = -table[:, key] if key in MOST_OF else table[:, key].copy()
             value += WEIGHT_OF_END * table[:, EXTRA_END]
             value += WEIGHT_OF_OVERFULL * table[:, OVERFULL]
             left = [d for d in range(self.num_devices) if d not in chosen]
@@ -273,6 +278,36 @@ class Episode:
         load = self.host_free_s / end_s if end_s > 0 else 0.0
         same = np.tile([load, *tables.outlook], (self.num_devices, 1))
         return np.concatenate([tables.dispatch_s * np.array(moves)[:, None], same], axis=1)
+
+    def _guide(self, vertex: int) -> FloatArray:
+        """(D, 6) where the guide has a vertex, its readers, and the work of what is not placed; and
+        how that compares with when the vertex ends there.
+        """
+        tables, own = self.instance.tables, int(self.guide[vertex])
+        found = np.zeros((self.num_devices, 6))
+        if own >= 0:
+            found[own, 0] = 1.0
+        there: dict[tuple[int, int], int] = {}  # the first edge of a tensor to a device
+        for e in range(tables.edge_ptr[vertex], tables.edge_ptr[vertex + 1]):
+            to = int(self.guide[tables.edge_reader[e]])
+            if to >= 0:
+                there.setdefault((int(tables.edge_tensor[e]), to), e)
+        for d in range(self.num_devices):
+            found[d, 1] = sum(self.move_s(e, d, to) for (_, to), e in there.items())
+        if (self.guide >= 0).any():
+            left = np.flatnonzero((self.devices < 0) & (np.arange(len(self.guide)) != vertex))
+            for d in range(self.num_devices):
+                later = left[self.guide[left] == d]
+                here = np.flatnonzero(self.devices == d)
+                found[d, 2] = tables.exec_s[np.concatenate([here, later]), d].sum()
+            found[:, 3] = found[:, 2] - found[:, 2].min()
+        if self.guide_times is not None and self.guide_times[0, vertex] >= 0:
+            end_s, slack_s = self.guide_times[:, vertex]
+            for d in range(self.num_devices):
+                start_s = max(min(self.slot_free_s[d]), self.arrival_s(vertex, d))
+                found[d, 4] = start_s + tables.exec_s[vertex, d] - end_s
+            found[:, 5] = slack_s
+        return found
 
     def _memory(self, vertex: int) -> FloatArray:
         """(D, 2) how full each device is while a vertex runs there, all and where too full."""

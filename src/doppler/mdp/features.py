@@ -44,6 +44,14 @@ DEVICE_FEATURES = (
     "communication",
     "parallelism",
     "dispatch",
+    # The guide, an assignment to compare with: what a choice means for vertices that come later.
+    # All are 0 where there is none.
+    "guided",  # 1 if the guide has v on d
+    "guide_output",  # seconds to move v's outputs from d to where the guide has their readers
+    "guide_work",  # exec seconds on d: of what is there, and of what the guide has there later
+    "extra_guide_work",  # the same over the least of any device
+    "guide_late",  # planned end of v on d less the guide's in simulation; may be negative
+    "guide_slack",  # how much later v could end in that without anything else ending later
 )
 # Of every vertex as an episode goes on, for message passing at every step (App. G.3).
 VERTEX_STATE = (
@@ -52,30 +60,34 @@ VERTEX_STATE = (
     "planned_end",  # seconds, scaled as above; 0 until it is placed
 )
 FEATURE_SETS = {"paper": DEVICE_FEATURES[:5], "default": DEVICE_FEATURES}
-FEATURE_VERSION = 4  # of these and of VERTEX_FEATURES: a policy reads no others than it learned on
+FEATURE_VERSION = 5  # of these and of VERTEX_FEATURES: a policy reads no others than it learned on
 NUM_FEATURES = len(DEVICE_FEATURES)
-NUM_STATIC = 4  # the last of them, which do not change
+NUM_STATIC = 4  # of the outlook, which do not change
 SHARE = DEVICE_FEATURES.index("sibling_share")
+EARLIEST = DEVICE_FEATURES.index("earliest_start")
 EXTRA_END = DEVICE_FEATURES.index("extra_end")
 EXTRA_START = DEVICE_FEATURES.index("extra_start")
 MEMORY_SHARE = DEVICE_FEATURES.index("memory_share")
 OVERFULL = DEVICE_FEATURES.index("overfull")
 UNUSED = DEVICE_FEATURES.index("unused")
 HOST_TIME = DEVICE_FEATURES.index("host_time")
-NOT_SECONDS = [SHARE, *(i for i in range(MEMORY_SHARE, NUM_FEATURES) if i != HOST_TIME)]
+GUIDED = DEVICE_FEATURES.index("guided")
+GUIDE_OUTPUT = DEVICE_FEATURES.index("guide_output")
+NOT_SECONDS = [SHARE, *(i for i in range(MEMORY_SHARE, GUIDE_OUTPUT) if i != HOST_TIME)]
 MOST_SHARE = 2.0  # of memory; beyond it matters no more by how much
 CROWDED = 100.0  # what the logit of a device loses by `overfull`: more than PLC could make up for
 SQUEEZE = 100.0  # shares of the scale below a hundredth stay linear
 SQUEEZED_ONE = log1p(SQUEEZE)
 # By which devices are chosen to be scored for a vertex, in turn: those with the least of a feature,
-# of `sibling_share` the most. Ties go to the one that ends first, and room goes before all else.
+# of those in MOST_OF the most. Ties go to the one that ends first, and room goes before all else.
 SCORED_BY = tuple(
     DEVICE_FEATURES.index(name)
     for name in (
-        *("extra_end", "input_transfer", "extra_start", "sibling_distance", "extra_end"),
-        *("sibling_share", "extra_work", "extra_end", "input_transfer"),
+        *("guided", "extra_end", "input_transfer", "extra_start", "sibling_distance", "extra_end"),
+        *("guide_output", "sibling_share", "extra_work", "extra_end", "input_transfer"),
     )
 )
+MOST_OF = (SHARE, GUIDED)
 WEIGHT_OF_END, WEIGHT_OF_OVERFULL = 1e-3, 1e3
 SAME = 1e-9  # difference up to which two devices are as good
 MANY_DEVICES, MANY_TIMES = 64.0, 100.0  # what `outlook` calls 1; less and more are possible
@@ -84,7 +96,8 @@ TIE = 1e-5  # difference of logits up to which devices cannot be told apart
 
 def squeeze(values: FloatArray) -> FloatArray:
     """Values of any size as numbers near one, small differences between small ones kept."""
-    return np.log1p(SQUEEZE * values) / SQUEEZED_ONE
+    squeezed: FloatArray = np.sign(values) * np.log1p(SQUEEZE * np.abs(values)) / SQUEEZED_ONE
+    return squeezed
 
 
 def outlook(
@@ -111,8 +124,19 @@ def outlook(
     )
 
 
+def taught(features: npt.NDArray[np.floating[Any]]) -> BoolArray:
+    """(…, D) where imitation shall place: where the guide does, if it says and there is room.
+
+    Elsewhere as the critical-path rule does.
+    """
+    overfull = features[..., OVERFULL]
+    guided = (features[..., GUIDED] > 0) & (overfull <= overfull.min(axis=-1, keepdims=True))
+    right: BoolArray = np.where(guided.any(axis=-1, keepdims=True), guided, early(features))
+    return right
+
+
 def early(features: npt.NDArray[np.floating[Any]]) -> BoolArray:
-    """(…, D) where the critical-path rule would place, from (…, D, 24) device features.
+    """(…, D) where the critical-path rule would place, from (…, D, 30) device features.
 
     That is where the vertex can begin first, of the devices with room for it; if there are none, of
     those that it overfills the least.

@@ -11,6 +11,7 @@ from doppler.base.arrays import FloatArray, IntArray, csr
 from doppler.graph.graph import Graph
 from doppler.graph.levels import bottom_levels
 from doppler.mdp.features import outlook
+from doppler.mdp.guide import NO_GUIDE, Guide
 from doppler.problem import Problem
 from doppler.topology.topology import Topology
 
@@ -77,6 +78,7 @@ class Instance:
     edges: IntArray  # (2, m) producer and reader of each edge
     entry_path: IntArray  # (n,) next vertex on the longest path to an entry, -1 at its end
     exit_path: IntArray  # (n,) next vertex on the longest path to an exit, -1 at its end
+    guide: Guide = NO_GUIDE  # an assignment to compare with, if there is one
 
     @property
     def graph(self) -> Graph:
@@ -116,7 +118,7 @@ class Instance:
 
 
 def make_instance(problem: Problem) -> Instance:
-    """The instance of a problem."""
+    """The instance of a problem, without a guide."""
     graph, move_s = problem.graph, problem.mean_transfer_s[problem.edges.tensor]
     vertices = graph.assigned
     index = np.full(graph.num_vertices, -1, np.int64)

@@ -12,8 +12,11 @@ import numpy.typing as npt
 from doppler.base.arrays import BoolArray, FloatArray, IntArray, on_cache_lines
 from doppler.base.jit import KERNEL, by_reference, compiled, inlined, njit, uint64
 from doppler.mdp.features import (
+    EARLIEST,
     EXTRA_END,
     EXTRA_START,
+    GUIDE_OUTPUT,
+    GUIDED,
     HOST_TIME,
     MEMORY_SHARE,
     MOST_SHARE,
@@ -30,6 +33,7 @@ from doppler.mdp.features import (
     WEIGHT_OF_END,
     WEIGHT_OF_OVERFULL,
 )
+from doppler.mdp.guide import Guide
 from doppler.mdp.instance import Tables
 from doppler.mdp.rollout import NO_GROUP, UNASSIGNED, PartialAssignments
 
@@ -46,8 +50,8 @@ summing: Any = njit(
 LEAK = np.float32(0.01)  # slope of LeakyReLU below zero
 LEAST_WEIGHT = 1e-280  # of all candidates together; below, rounding shows
 # In `State.tally`: devices that something is on, work that is placed, all work, when the host is
-# free after starting all that is planned, and the end of that.
-USED, PLACED, WORK, HOST, END = range(5)
+# free after starting all that is planned, the end of that, and vertices that the guide has.
+USED, PLACED, WORK, HOST, END, GUIDES = range(6)
 MOST = 600.0  # logarithm of the largest weight of a candidate
 
 
@@ -57,7 +61,7 @@ class Weights(NamedTuple):
     score: FloatArray  # (n,) SEL's score of each vertex
     vertex: Floats  # (n, H) the vertex's part of PLC's first layer
     placed: Floats  # (n, H) what a vertex adds to that layer for the device it is on
-    feature: Floats  # (24, H) the device features' part of that layer
+    feature: Floats  # (30, H) the device features' part of that layer
     hidden: Floats  # (H, K)
     hidden_bias: Floats  # (K,)
     out: Floats  # (K,)
@@ -104,13 +108,19 @@ class State(NamedTuple):
     moving_end_s: FloatArray  # (1 + most reads,) when it leaves a lane of that link
     read_bytes: FloatArray  # (n, D) mean transfer seconds of what meets at a vertex, by device
     read_count: FloatArray  # (n, D) how many tensors that is
-    features: FloatArray  # (D, 24)
-    tally: FloatArray  # (5,) see USED and those after it
+    features: FloatArray  # (D, 30)
+    tally: FloatArray  # (6,) see USED and those after it
     last_step: IntArray  # (D,) that placed something on a device, or -1
     scored: IntArray  # (D,) the devices that are scored for the vertex in hand, ascending
     is_scored: BoolArray  # (D,) whether a device is one of those
     moves: IntArray  # (D,) transfers that the vertex in hand needs to run on a device
     near: FloatArray  # (3, D) siblings' bytes and counts on each device, and distances
+    guide: IntArray  # (n,) where the guide has each vertex, or UNASSIGNED
+    guide_end_s: FloatArray  # (n,) when a vertex ends with it; -1 where that is not known
+    guide_slack_s: FloatArray  # (n,)
+    guide_work: FloatArray  # (D,) exec seconds that it has on a device of what is not placed
+    looked: IntArray  # (tensors, D) when a tensor was last seen to go to a device, by `looks`
+    looks: IntArray  # (1,) vertices that were observed so far, in all episodes
     layer: Floats  # (H,)
     deep: Floats  # (K,)
     device_sum: Floats  # (D, H)
@@ -123,13 +133,13 @@ class Record(NamedTuple):
 
     order: IntArray  # (B, n) vertices as they were selected
     devices: IntArray  # (B, n) of each vertex
-    features: Floats  # (B, n, C, 24) seen at each step, of the devices that were scored
+    features: Floats  # (B, n, C, 30) seen at each step, of the devices that were scored
     since: IntArray  # (B, n) from when on the vertex selected at each step was a candidate
     scored: IntArray  # (B, n, C) those devices, ascending
     last_step: IntArray  # (B, n, C) that placed something on each of them before, or -1
 
 
-by_reference(Tables, Weights, Choice, PartialAssignments, State, Record)
+by_reference(Tables, Weights, Choice, Guide, PartialAssignments, State, Record)
 
 
 def make_state(t: Tables, w: Weights) -> State:
@@ -163,12 +173,18 @@ def make_state(t: Tables, w: Weights) -> State:
         read_bytes=np.zeros((n, d)),
         read_count=np.zeros((n, d)),
         features=np.zeros((d, NUM_FEATURES)),
-        tally=np.zeros(5),
+        tally=np.zeros(6),
         last_step=np.zeros(d, np.int64),
         scored=np.zeros(d, np.int64),
         is_scored=np.zeros(d, np.bool_),
         moves=np.zeros(d, np.int64),
         near=np.zeros((3, d)),
+        guide=np.zeros(n, np.int64),
+        guide_end_s=np.zeros(n),
+        guide_slack_s=np.zeros(n),
+        guide_work=np.zeros(d),
+        looked=np.zeros((len(t.tensor_reads), d), np.int64),
+        looks=np.zeros(1, np.int64),
         layer=on_cache_lines(np.zeros(width, np.float32)),
         deep=on_cache_lines(np.zeros(depth, np.float32)),
         device_sum=on_cache_lines(np.zeros((d, width), np.float32)),
@@ -204,6 +220,7 @@ def play(
     n, recorded = len(t.exec_s), len(r.features) > 0
     rng, unassigned = uint64(seed), count_unassigned(p, b, n)
     count, even = begin(t, s), 0.0
+    follow_guide(t, p, s, b)
     has_order = len(p.orders) > 0
     if not has_order:
         even = weigh_all(w, c, s, count)
@@ -295,9 +312,9 @@ def find_scored(w: Weights, s: State) -> tuple[int, int]:
     """Note which devices are scored for the vertex that was observed: how many, and the least.
 
     All, if there are no more than the policy scores. Otherwise the best by one feature after the
-    other, as `SCORED_BY` has them: those that could end it first, that are near to its inputs
-    or to its siblings, that could begin it first or have the least to do. The least is the one that
-    was noted last.
+    other, as `SCORED_BY` has them: the guide's, those that could end it first, that are near to its
+    inputs, siblings or readers, that could begin it first or have the least to do. The least is the
+    one that was noted last.
     """
     num_devices, most, last = len(s.last_step), w.most[0], -1
     everything = most <= 0 or num_devices <= most
@@ -309,7 +326,7 @@ def find_scored(w: Weights, s: State) -> tuple[int, int]:
             best, least = -1, np.inf
             for d in range(num_devices):
                 if not s.is_scored[d]:
-                    value = -s.features[d, f] if f == SHARE else s.features[d, f]
+                    value = -s.features[d, f] if f in (SHARE, GUIDED) else s.features[d, f]
                     value += WEIGHT_OF_END * s.features[d, EXTRA_END]
                     value += WEIGHT_OF_OVERFULL * s.features[d, OVERFULL]
                     if best < 0 or value < least - SAME:
@@ -421,6 +438,21 @@ def begin(t: Tables, s: State) -> int:
     for link in range(len(s.link_free_s)):
         s.link_free_s[link] = 0.0
     return count
+
+
+@inlined
+def follow_guide(t: Tables, p: PartialAssignments, s: State, b: int) -> None:
+    """Note the guide of episode b, and the work that it has on each device."""
+    devices, times = p.guide.devices, p.guide.times
+    row, timed = min(b, len(devices) - 1), min(b, len(times) - 1)
+    s.guide_work[:] = 0.0
+    for v in range(len(t.exec_s)):
+        s.guide[v] = devices[row, v] if row >= 0 else UNASSIGNED
+        s.guide_end_s[v] = times[timed, 0, v] if timed >= 0 else -1.0
+        s.guide_slack_s[v] = times[timed, 1, v] if timed >= 0 else 0.0
+        if s.guide[v] != UNASSIGNED:
+            s.guide_work[s.guide[v]] += t.exec_s[v, s.guide[v]]
+            s.tally[GUIDES] += 1.0
 
 
 @inlined
@@ -627,7 +659,7 @@ def observe(t: Tables, s: State, v: int) -> None:
         s.arrival_s[d] = arrive(t, s, v, d, False)
         start = max(s.slot_free_s[earliest_slot(t, s, d)], s.arrival_s[d])
         s.features[d, 0] = s.device_work[d]
-        s.features[d, 4] = start
+        s.features[d, EARLIEST] = start
         s.features[d, 5] = s.near[0, d]
         s.features[d, 6] = s.near[1, d] / max(t.num_siblings[v], 1.0)
         s.features[d, 7] = s.near[2, d]
@@ -638,6 +670,7 @@ def observe(t: Tables, s: State, v: int) -> None:
         least_work = min(least_work, s.device_work[d])
         least_start = min(least_start, start)
         least_end = min(least_end, start + t.exec_s[v, d])
+    find_guide(t, s, v)
     used_share = s.tally[USED] / num_devices
     placed_share = s.tally[PLACED] / s.tally[WORK] if s.tally[WORK] > 0.0 else 0.0
     host_load = s.tally[HOST] / s.tally[END] if s.tally[END] > 0.0 else 0.0
@@ -650,11 +683,51 @@ def observe(t: Tables, s: State, v: int) -> None:
         for i in range(NUM_STATIC):
             s.features[d, HOST_TIME + 2 + i] = t.outlook[i]
         s.features[d, 10] = s.features[d, 0] - least_work
-        s.features[d, EXTRA_START] = s.features[d, 4] - least_start
-        s.features[d, EXTRA_END] = s.features[d, 4] + t.exec_s[v, d] - least_end
+        s.features[d, EXTRA_START] = s.features[d, EARLIEST] - least_start
+        s.features[d, EXTRA_END] = s.features[d, EARLIEST] + t.exec_s[v, d] - least_end
         for f in range(HOST_TIME + 1):
-            if f != SHARE and (f < MEMORY_SHARE or f == HOST_TIME) and s.features[d, f] != 0.0:
-                s.features[d, f] = np.log1p(SQUEEZE / t.scale_s * s.features[d, f]) / SQUEEZED_ONE
+            if f != SHARE and (f < MEMORY_SHARE or f == HOST_TIME):
+                s.features[d, f] = squeezed(t, s.features[d, f])
+        for f in range(GUIDE_OUTPUT, NUM_FEATURES):
+            s.features[d, f] = squeezed(t, s.features[d, f])
+
+
+@inlined
+def squeezed(t: Tables, seconds: float) -> float:
+    """Seconds as `features.squeeze` has them, over the scale."""
+    if seconds < 0.0:
+        return -np.log1p(SQUEEZE / t.scale_s * -seconds) / SQUEEZED_ONE
+    return np.log1p(SQUEEZE / t.scale_s * seconds) / SQUEEZED_ONE if seconds != 0.0 else 0.0
+
+
+@inlined
+def find_guide(t: Tables, s: State, v: int) -> None:
+    """Fill in what compares each device with the guide, in seconds."""
+    num_devices = t.exec_s.shape[1]
+    own, least = s.guide[v], np.inf
+    for d in range(num_devices):
+        s.features[d, GUIDED] = 1.0 if d == own else 0.0
+        s.features[d, GUIDE_OUTPUT] = 0.0
+        work = s.device_work[d] + s.guide_work[d] if s.tally[GUIDES] > 0.0 else 0.0
+        if d == own:
+            work -= t.exec_s[v, d]
+        s.features[d, GUIDE_OUTPUT + 1] = max(work, 0.0)
+        least = min(least, s.features[d, GUIDE_OUTPUT + 1])
+    for d in range(num_devices):
+        s.features[d, GUIDE_OUTPUT + 2] = s.features[d, GUIDE_OUTPUT + 1] - least
+        end_s = s.features[d, EARLIEST] + t.exec_s[v, d]
+        late_s = end_s - s.guide_end_s[v] if s.guide_end_s[v] >= 0.0 else 0.0
+        s.features[d, GUIDE_OUTPUT + 3] = late_s
+        s.features[d, GUIDE_OUTPUT + 4] = s.guide_slack_s[v]
+    s.looks[0] += 1
+    for e in range(t.edge_ptr[v], t.edge_ptr[v + 1]):
+        to, tensor = s.guide[t.edge_reader[e]], t.edge_tensor[e]
+        if to == UNASSIGNED or s.looked[tensor, to] == s.looks[0]:
+            continue
+        s.looked[tensor, to] = s.looks[0]
+        for d in range(num_devices):
+            if d != to:
+                s.features[d, GUIDE_OUTPUT] += move_s(t, e, d, to)
 
 
 @inlined
@@ -814,6 +887,8 @@ def put(t: Tables, w: Weights, s: State, v: int, d: int, step: int) -> None:
     s.tally[HOST] += (s.moves[d] + 1) * t.dispatch_s
     s.tally[END] = max(s.tally[END], end_s)
     s.device_work[d] += t.exec_s[v, d]
+    if s.guide[v] != UNASSIGNED:
+        s.guide_work[s.guide[v]] -= t.exec_s[v, s.guide[v]]
     s.held_bytes[d] += t.made_bytes[v] + s.added_bytes[d]
     forget_read(t, s, v)
     for j in range(s.device_sum.shape[1]):

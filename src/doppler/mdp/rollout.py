@@ -8,14 +8,16 @@ import numpy as np
 import numpy.typing as npt
 
 from doppler.base.arrays import IntArray
+from doppler.mdp.guide import NO_DEVICES as NO_DEVICES
+from doppler.mdp.guide import NO_GUIDE, Guide
+from doppler.mdp.guide import UNASSIGNED as UNASSIGNED
 from doppler.mdp.instance import Instance
 
 if TYPE_CHECKING:
     from doppler.mdp.kernel import State, Weights
 
-UNASSIGNED = -1  # instead of a device: the policy places the vertex
 NO_GROUP = -1  # instead of a group: the vertex is placed alone
-NO_DEVICES, NO_ORDERS = np.zeros((0, 0), np.int64), np.zeros((0, 0), np.int64)
+NO_ORDERS = np.zeros((0, 0), np.int64)
 NO_GROUPS = np.zeros(0, np.int64)
 NOTHING_SCORED = np.zeros((0, 0, 0), np.int64)
 MIN_PART = 8  # episodes from which a thread of its own pays
@@ -29,11 +31,14 @@ class PartialAssignments(NamedTuple):
     # follow the first of them that is placed, as long as there is room for them on its device.
     groups: IntArray = NO_GROUPS
     orders: IntArray = NO_ORDERS  # (B, n) vertices, each after its producers: nothing is selected
+    # What device features compare with. Without it that is `devices`; without these, the guide of
+    # the instance.
+    guide: Guide = NO_GUIDE
 
     def rows(self, rows: slice) -> "PartialAssignments":
         """Some of the assignments."""
         devices, orders = (x[rows] if len(x) else x for x in (self.devices, self.orders))
-        return PartialAssignments(devices, self.groups, orders)
+        return PartialAssignments(devices, self.groups, orders, self.guide.rows(rows))
 
 
 NOTHING_ASSIGNED = PartialAssignments()
@@ -61,7 +66,7 @@ class Rollouts:
 
     order: IntArray  # (B, n) vertices as they were selected
     devices: IntArray  # (B, n) of each vertex
-    features: npt.NDArray[np.float32]  # (B, n, C, 24) of the C devices that were scored
+    features: npt.NDArray[np.float32]  # (B, n, C, 30) of the C devices that were scored
     since: IntArray  # (B, n) from when on the vertex selected at each step was a candidate
     # (B, n, C) those devices, ascending; and the step before that placed something there, or -1
     scored: IntArray = field(default_factory=lambda: NOTHING_SCORED)
@@ -107,7 +112,11 @@ class Roller:
         )
         # Arrays of another layout have another type, and would be compiled for again.
         seeds = np.ascontiguousarray(seeds)
-        partial = PartialAssignments(*(np.ascontiguousarray(x) for x in partial))
+        guide = partial.guide
+        if not len(guide.devices):
+            guide = Guide(partial.devices) if len(partial.devices) else self.instance.guide
+        known = [np.ascontiguousarray(x) for x in (partial.devices, partial.groups, partial.orders)]
+        partial = PartialAssignments(known[0], known[1], known[2], guide.contiguous())
         num_parts = max(min(self.threads, count // MIN_PART), 1)
         ends = [count * i // num_parts for i in range(num_parts + 1)]
         if self._shape != weights.hidden.shape:

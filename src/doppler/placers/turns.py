@@ -8,10 +8,10 @@ from time import monotonic
 import numpy as np
 
 from doppler.base.arrays import IntArray
-from doppler.mdp.instance import make_instance
 from doppler.placers.base import cores
 from doppler.placers.learned.batches import Batch, BatchKind
 from doppler.placers.learned.doppler import DopplerPlacer
+from doppler.placers.lists.guides import instance_for
 from doppler.placers.search.annealing import LEAST_S, Annealer, SearchConfig
 from doppler.problem import Problem
 
@@ -85,7 +85,7 @@ class PolicyTurns(TurnTaker):
         self._devices: IntArray | None = None
         self._cost_s = inf
         self._left_s = inf if placer.seconds is None else placer.seconds
-        self._instance = make_instance(problem)
+        self._instance = instance_for(placer.config, problem)
         self._search = placer.begin(self._instance, seed)
         self._part = self._search.parts[0]
         self._sample_s, self._noted = dict.fromkeys(BatchKind, sample_s), set[BatchKind]()

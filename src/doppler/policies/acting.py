@@ -1,5 +1,6 @@
 """Acting: the dual policy at work on one instance."""
 
+from copy import copy
 from dataclasses import replace
 
 import numpy as np
@@ -7,9 +8,16 @@ import torch
 from torch import Tensor
 
 from doppler.base.arrays import IntArray
-from doppler.mdp.features import early
+from doppler.mdp.features import taught
+from doppler.mdp.guide import NO_GUIDE, UNASSIGNED, Guide
 from doppler.mdp.instance import Instance
-from doppler.mdp.rollout import NOTHING_ASSIGNED, PartialAssignments, Roller, Rollouts, Sampling
+from doppler.mdp.rollout import (
+    NOTHING_ASSIGNED,
+    PartialAssignments,
+    Roller,
+    Rollouts,
+    Sampling,
+)
 from doppler.policies.arrays.acting import play
 from doppler.policies.dual import DualPolicy, PolicyConfig, Scores
 from doppler.policies.gradients.losses import (
@@ -63,7 +71,14 @@ class DualPass:
 
     def __init__(self, policy: DualPolicy, actor: Actor) -> None:
         self.policy, self.actor = policy, actor
+        self.guide: Guide = actor.instance.guide
         self.scores: Scores = policy(actor.inputs)
+
+    def guided_by(self, guide: Guide) -> "DualPass":
+        """The same with another guide, which message passing does not see."""
+        other = copy(self)
+        other.guide = guide
+        return other
 
     @property
     def instance(self) -> Instance:
@@ -72,7 +87,10 @@ class DualPass:
 
     def play(self, sampling: Sampling, seeds: IntArray, *, record: bool = True) -> Rollouts:
         """One episode for each of (B,) seeds."""
-        return self.actor.play(self.policy, self.scores, sampling, seeds, record=record)
+        partial = PartialAssignments(guide=self.guide)
+        return self.actor.play(
+            self.policy, self.scores, sampling, seeds, partial=partial, record=record
+        )
 
     def recorded(
         self, played: Rollouts, rows: IntArray, sampling: Sampling, seeds: IntArray
@@ -98,23 +116,38 @@ class DualPass:
         return select_miss(self.instance, self.scores, rollouts)
 
     def place_rule_loss(self, rollouts: Rollouts) -> Tensor:
-        """PLC's cross-entropy to the devices on which a vertex can start first."""
+        """PLC's cross-entropy to the guide, or to the devices on which a vertex can start first."""
         if not self.policy.config.place:
             return self._zero()
-        right = tensor(self.scores.select, early(rollouts.features))
+        right = tensor(self.scores.select, taught(rollouts.features))
         return miss(self._place_log_probs(rollouts), right)
 
     def place_log_probs(
-        self, devices: IntArray, sampling: Sampling, seeds: IntArray, *, by_rule: bool = False
+        self,
+        devices: IntArray,
+        sampling: Sampling,
+        seeds: IntArray,
+        *,
+        by_rule: bool = False,
+        guide: Guide = NO_GUIDE,
     ) -> Tensor:
-        """(K, n) PLC's log-probabilities of (K, V) devices, in an order of SEL's or the rule's."""
-        config = self.policy.config
+        """(K, n) PLC's log-probabilities of (K, V) devices, in an order of SEL's or the rule's.
+
+        With a guide for each, 0 of vertices that follow it.
+        """
+        config, known = self.policy.config, guide if len(guide.devices) else self.guide
+        if not len(known.devices):  # not what it is asked to place, which would give that away
+            known = Guide(np.full((1, self.instance.num_vertices), UNASSIGNED))
         replay = self.actor.play(
             *(self.policy, self.scores, sampling, seeds),
-            partial=PartialAssignments(devices[:, self.instance.vertices]),
+            partial=PartialAssignments(devices[:, self.instance.vertices], guide=known),
             config=replace(config, select=False) if by_rule else config,
         )
-        return chosen(self._place_log_probs(replay), replay)
+        log_probs = chosen(self._place_log_probs(replay), replay)
+        if not len(guide.devices):
+            return log_probs
+        follows = np.take_along_axis(replay.devices == guide.devices, replay.order, axis=1)
+        return log_probs.masked_fill(tensor(log_probs, follows), 0.0)
 
     def states(self, rollouts: Rollouts) -> None:
         """None: it is rewarded at the end."""

@@ -19,7 +19,7 @@ class Steps:
 
     order: Tensor  # (B, n) vertices as they were selected
     devices: Tensor  # (B, n) where each step placed its vertex
-    features: Tensor  # (B, n, C, 24)
+    features: Tensor  # (B, n, C, 30)
     last_step: Tensor  # (B, n, C) the step before that placed something on that device, or -1
 
     def split(self, rows: int) -> Iterator["Steps"]:
@@ -80,7 +80,7 @@ class Place(nn.Module):
         return self.logits(embedding(steps.order, parts.vertex), before, steps.features)
 
     def logits(self, vertex: Tensor, placed: Tensor, features: Tensor) -> Tensor:
-        """(…, C) logits from (…, H) and (…, C, H) sums of `FirstLayer`, and (…, C, 24)."""
+        """(…, C) logits from (…, H) and (…, C, H) sums of `FirstLayer`, and (…, C, 30)."""
         layer = placed + vertex.unsqueeze(-2) + self.feature(features[..., self.columns])
         logits: Tensor = self.out(leaky_relu(self.hidden(leaky_relu(layer))))
         overfull = features[..., OVERFULL]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from doppler.base.arrays import IntArray
+from doppler.mdp.guide import NO_GUIDE, Guide
 from doppler.mdp.instance import Instance
 from doppler.mdp.rollout import Rollouts, Sampling
 from doppler.policies.threads import one_thread
@@ -47,6 +48,10 @@ class ForwardPass(Protocol):
         """Some rows of what was played with this sampling and these (B,) seeds, recorded."""
         ...
 
+    def guided_by(self, guide: Guide) -> "ForwardPass":
+        """The same with another guide for all episodes; policies that read none ignore it."""
+        ...
+
     def choices(self, rollouts: Rollouts, sampling: Sampling) -> Sequence[Choices]:
         """The choices of episodes that were sampled so, of each network that makes any."""
         ...
@@ -56,16 +61,25 @@ class ForwardPass(Protocol):
         ...
 
     def place_rule_loss(self, rollouts: Rollouts) -> Tensor:
-        """() cross-entropy of placing to the critical-path rule; 0 if that is not learned."""
+        """() cross-entropy of placing to the guide, or the critical-path rule where there is none;
+        0 if that is not learned.
+        """
         ...
 
     def place_log_probs(
-        self, devices: IntArray, sampling: Sampling, seeds: IntArray, *, by_rule: bool = False
+        self,
+        devices: IntArray,
+        sampling: Sampling,
+        seeds: IntArray,
+        *,
+        by_rule: bool = False,
+        guide: Guide = NO_GUIDE,
     ) -> Tensor:
         """(K, T) log-probabilities of placing vertices where (K, V) devices say.
 
         They are met in an order that the policy selects, or the critical-path rule. The (K,) seeds
-        are those of the selections.
+        are those of the selections. With a guide for each, instead of the one of this pass, it is 0
+        of vertices that these have where the devices do.
         """
         ...
 

@@ -15,8 +15,9 @@ from doppler.base.writing import write_text
 from doppler.datasets import DrawnProblem
 from doppler.datasets.recipe import Recipe, digest_of
 from doppler.errors import DopplerError, FormatError
-from doppler.mdp.instance import Instance, make_instance
+from doppler.mdp.instance import Instance
 from doppler.placers.bounds.lower import ROUNDING, bounds_of, gap
+from doppler.placers.lists.guides import instance_for
 from doppler.placers.registry import make_placer
 from doppler.placers.search.annealing import SearchConfig, search, starting_points
 from doppler.policies.trainable import TrainablePolicy
@@ -85,7 +86,7 @@ class ValidationSet:
         """What the policy alone makes of each problem: the best of a greedy and some samples."""
         placer = placer_of(policy, samples=self.samples)
         if self._instances is None:
-            self._instances = [make_instance(p.problem) for p in self.problems]
+            self._instances = [instance_for(policy.config, p.problem) for p in self.problems]
         return [float(placer.propose(instance)[2].min()) for instance in self._instances]
 
     def measure(self, policy: TrainablePolicy) -> tuple[FamilyGap, ...]:

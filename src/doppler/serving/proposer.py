@@ -8,8 +8,8 @@ from torch import Tensor
 
 from doppler.base.arrays import FloatArray, IntArray
 from doppler.graph.graph import Graph
-from doppler.mdp.instance import make_instance
 from doppler.mdp.rollout import Sampling
+from doppler.placers.lists.guides import instance_for
 from doppler.policies.acting import episode_seeds
 from doppler.policies.gradients.losses import tensor
 from doppler.policies.threads import one_thread
@@ -38,7 +38,8 @@ class Proposer:
     def see(self, topology: Topology) -> None:
         """Let the policy see the costs of this topology."""
         device = str(next(self.policy.parameters()).device)
-        self._view = self.policy.view(make_instance(Problem(self.graph, topology)), device)
+        instance = instance_for(self.policy.config, Problem(self.graph, topology))
+        self._view = self.policy.view(instance, device)
 
     def propose(self, count: int, seed: int) -> IntArray:
         """(K, V) sampled assignments."""

@@ -120,6 +120,21 @@ class Simulator(SimulatorBase):
                 raise
         return makespan
 
+    def vertex_times(
+        self, graph: Graph, devices: IntArray, seed: int = 0
+    ) -> tuple[FloatArray, FloatArray] | None:
+        """(V,) when every vertex begins and ends with (V,) devices; None where they do not fit."""
+        from doppler.sim.kernel import make_scratch, run_batch
+
+        arrays, table = self.arrays(graph, [seed]), self._device_table(graph, devices[None])
+        scratch, makespan = make_scratch(arrays), np.zeros(1)
+        priority = self._batch_priority(graph, table, seed)
+        run_batch(arrays, 0, table, priority, scratch, makespan, inf)
+        if makespan[0] == inf:
+            return None
+        size = graph.num_vertices
+        return scratch.begin_s[:size].copy(), scratch.end_s[:size].copy()
+
     def _evaluate(
         self,
         graph: Graph,

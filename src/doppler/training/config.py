@@ -60,6 +60,22 @@ class ExpertConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GuideConfig:
+    """What a policy that reads a guide is trained with (the paper has none)."""
+
+    own_share: float = 0.6  # of the updates: list schedules, as when it places
+    whole_share: float = 0.5  # of the others: assignments of the pool, the rest with gaps
+    least_gap: float = 0.1  # share of the vertices that a lesson's guide leaves open, at least
+    wrong_share: float = 0.3  # of the vertices that it has elsewhere, at most
+
+    def __post_init__(self) -> None:
+        unbox_fields(self)
+        for name in ("own_share", "whole_share", "least_gap", "wrong_share"):
+            if not 0 <= (value := getattr(self, name)) <= 1:
+                raise ConfigError(f"sim.guide.{name} is {value}, must be between 0 and 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReinforceConfig:
     """Stage II: reinforce on the simulator (Sec. 5)."""
 
@@ -74,6 +90,7 @@ class ReinforceConfig:
     anchor: float = 0.1  # weight of SEL's imitation of the critical path
     running_mean: bool = False  # the baseline: of all episodes so far, or of the batch
     expert: ExpertConfig | None = field(default_factory=ExpertConfig)
+    guide: GuideConfig = field(default_factory=GuideConfig)
     messages: str = "episode"  # are passed once per episode (Sec. 4.3), or per `step` (App. G.3)
 
     def __post_init__(self) -> None:

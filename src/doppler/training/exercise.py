@@ -8,9 +8,10 @@ import numpy as np
 
 from doppler.base.arrays import FloatArray, IntArray, frozen
 from doppler.graph.graph import Graph
-from doppler.mdp.instance import Instance, make_instance
+from doppler.mdp.instance import Instance
 from doppler.placers.base import cores
 from doppler.placers.bounds.lower import bounds_of
+from doppler.placers.lists.guides import instance_for
 from doppler.policies.trainable import TrainablePolicy
 from doppler.problem import Problem
 from doppler.sim.simulator import Simulator
@@ -51,7 +52,7 @@ class Exercise:
     @cached_property
     def instance(self) -> Instance:
         """The decision process."""
-        return make_instance(self.problem)
+        return instance_for(self.config.policy, self.problem)
 
     @cached_property
     def bound_s(self) -> float:
@@ -68,7 +69,7 @@ class Exercise:
     def view(self, policy: TrainablePolicy, topology: Topology | None = None) -> Any:
         """What a policy reads, with the costs of this topology or another."""
         other = None if topology is None else Problem(self.graph, topology)
-        instance = self.instance if other is None else make_instance(other)
+        instance = self.instance if other is None else instance_for(self.config.policy, other)
         return policy.view(instance, self.config.device, threads=self.threads)
 
     def makespans(self, devices: IntArray, number: int) -> FloatArray:

@@ -72,11 +72,12 @@ class Expert:
 
     def lessons(
         self, pool: Pool, devices: IntArray, makespans: FloatArray, number: int
-    ) -> IntArray:
-        """(L, V) assignments to imitate, after improving the best of (B, V) devices.
+    ) -> tuple[IntArray, int]:
+        """(L, V) assignments to imitate, after improving the best of (B, V) devices, and how many
+        of them are what became of these.
 
-        Half are what became of these: the policy's own, but for what matters. The others are drawn
-        from the pool, its better half mostly; what was improved is added to it.
+        Those are the first half: the policy's own, but for what matters. The others are drawn from
+        the pool, its better half mostly; what was improved is added to it.
         """
         config = self.config
         rng = np.random.default_rng([self.seed, number])
@@ -97,11 +98,11 @@ class Expert:
         pool.add(found, costs_s)
         size = len(pool.costs_s)
         if not size:
-            return pool.devices
+            return pool.devices, 0
         ranks = rng.exponential(1 + size / 4, config.lessons).astype(np.int64)
         lessons = pool.devices[np.minimum(ranks, size - 1)]
         runs = np.flatnonzero(np.isfinite(costs_s[:own]))
-        if len(runs):
-            half = config.lessons // 2
+        half = config.lessons // 2 if len(runs) else 0
+        if half:
             lessons[:half] = found[rng.choice(runs, size=half)]
-        return lessons
+        return lessons, half

@@ -100,7 +100,7 @@ class _Table:
         self.episodes = [Episode(actor.instance) for _ in seeds]
         self.rngs = [np.random.default_rng(seed) for seed in seeds.tolist()]
         self.possible: list[npt.NDArray[np.bool_]] = []  # (B, n) the candidates
-        self.features: list[npt.NDArray[np.float32]] = []  # (B, D, 24)
+        self.features: list[npt.NDArray[np.float32]] = []  # (B, D, 30)
         self.last_step: list[IntArray] = []  # (B, D) that placed something on a device, or -1
         self.select_log_probs: list[Tensor] = []  # (B, n)
         self.place_log_probs: list[Tensor] = []  # (B, D)

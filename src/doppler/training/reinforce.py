@@ -7,15 +7,18 @@ import torch
 from torch import Tensor
 
 from doppler.base.arrays import FloatArray, IntArray
+from doppler.mdp.guide import NO_GUIDE, Guide
 from doppler.mdp.rollout import Sampling
 from doppler.policies.acting import episode_seeds
 from doppler.policies.gradients.losses import tensor
 from doppler.policies.trainable import Choices, ForwardPass, TrainablePolicy
 from doppler.training.config import AnyReinforceConfig, ReinforceConfig, TrainConfig
 from doppler.training.exercise_record import ExerciseRecord
+from doppler.training.guides import draw_guide, lesson_guides
 
 SMALLEST = 1e-9  # spread of a batch, as a share of the makespan, below which all is the same
 IMPOSSIBLE = -30.0  # log-probability from which a choice is none for a policy
+LEAST = 1e-3  # share of the vertices of lessons that count, where that is less
 CLIP = 3.0  # spreads of the batch beyond which an episode counts no more
 
 
@@ -25,7 +28,9 @@ def reinforce(
     """The loss of one update, when `share` of the stage is done, and its episodes' makespans."""
     stage = config.sim
     sampling = sampling_at(stage, share)
-    forward = policy.on(record.view(policy))
+    rng = np.random.default_rng([config.seed, number, 1])
+    guide = draw_guide(record, stage.guide, rng)
+    forward = policy.on(record.view(policy)).guided_by(guide)
     seeds = episode_seeds(config.seed, 1, number, stage.batch + _num_lessons(stage))
     rollouts = forward.play(sampling, seeds[: stage.batch])
     makespans = record.measure(rollouts, number)
@@ -38,11 +43,12 @@ def reinforce(
     expert = record.exercise.expert
     if expert is not None and share < expert.config.until:
         devices = forward.instance.expand(rollouts.devices)
-        lessons = expert.lessons(record.pool, devices, makespans, number)
+        lessons, own = expert.lessons(record.pool, devices, makespans, number)
         if record.pool.best_s < record.best_s and len(lessons):
             record.consider(record.pool.devices[0])
         if len(lessons):  # none where nothing that runs has been found yet
-            loss = loss + lesson_loss(forward, sampling, lessons, seeds[stage.batch :])
+            rest = seeds[stage.batch : stage.batch + len(lessons)]
+            loss = loss + _lessons_loss(forward, sampling, record, stage, lessons, own, rest, rng)
     return loss, makespans
 
 
@@ -61,20 +67,50 @@ def choice_loss(choices: Choices, gains: FloatArray, stage: AnyReinforceConfig) 
     return loss - stage.entropy * choices.entropies.mean()
 
 
+def _lessons_loss(
+    forward: ForwardPass,
+    sampling: Sampling,
+    record: ExerciseRecord,
+    stage: ReinforceConfig,
+    lessons: IntArray,
+    own: int,
+    seeds: IntArray,
+    rng: np.random.Generator,
+) -> Tensor:
+    """The cross-entropy to (L, V) lessons, of which the first `own` are what became of episodes.
+
+    Those keep the guide of the episodes. The others are repaired: see `lesson_guides`.
+    """
+    guide = lesson_guides(record, lessons[own:], stage.guide, rng)
+    if not own or not len(guide.devices):
+        return lesson_loss(forward, sampling, lessons, seeds, guide)
+    mine = lesson_loss(forward, sampling, lessons[:own], seeds[:own])
+    others = lesson_loss(forward, sampling, lessons[own:], seeds[own:], guide)
+    return (own * mine + (len(lessons) - own) * others) / len(lessons)
+
+
 def lesson_loss(
-    forward: ForwardPass, sampling: Sampling, lessons: IntArray, seeds: IntArray
+    forward: ForwardPass,
+    sampling: Sampling,
+    lessons: IntArray,
+    seeds: IntArray,
+    guide: Guide = NO_GUIDE,
 ) -> Tensor:
     """The cross-entropy of placing to (L, V) assignments.
 
     Half of them are met in orders that the policy selects, half in those of the critical path,
-    which are the safer ones on graphs unlike these.
+    which are the safer ones on graphs unlike these. With a guide for each, only vertices that it
+    does not have where the lesson does count.
     """
     parts = []
     for first in range(min(len(lessons), 2)):
         mine, own = lessons[first::2], seeds[: len(lessons)][first::2]
-        log_probs = forward.place_log_probs(mine, sampling, own, by_rule=first == 1)
+        guides = guide.rows(slice(first, None, 2)) if len(lessons) > 1 else guide
+        log_probs = forward.place_log_probs(mine, sampling, own, by_rule=first == 1, guide=guides)
+        counted = (log_probs.detach() < 0).float().mean().clamp_min(LEAST) if len(guides[0]) else 1
         # What it takes for impossible by its estimate of memory is nothing to learn from.
-        parts.append(-log_probs.clamp_min(IMPOSSIBLE).mean() * len(mine) / len(lessons))
+        mean = -log_probs.clamp_min(IMPOSSIBLE).mean() / counted
+        parts.append(mean * len(mine) / len(lessons))
     return torch.stack(parts).sum()
 
 

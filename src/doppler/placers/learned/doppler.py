@@ -23,6 +23,7 @@ from doppler.placers.learned.config import NeighbourhoodConfig
 from doppler.placers.learned.neighbourhoods import Population
 from doppler.placers.learned.policy_repair import PolicyRepair, Samples, joined
 from doppler.placers.learned.policy_search import PolicySearch, make_samples
+from doppler.placers.lists.guides import instance_for
 from doppler.placers.solution import Solution
 from doppler.placers.warm_up import warm_up_policy
 from doppler.policies.arrays.checkpoint import read_policy, shipped_policy
@@ -115,7 +116,7 @@ class DopplerPlacer(Shown):
 
     def solve(self, problem: Problem, *, seed: int = 0, budget_s: float | None = None) -> Solution:
         """The best assignment by simulated makespan, and whether Ctrl-C ended the search."""
-        instance = make_instance(problem)
+        instance = instance_for(self.config, problem)
         (devices, order, makespans), interrupted = self._search(instance, seed, budget_s)
         best = int(np.argmin(makespans))
         assignment = instance.assignment(devices[best], order[best], self.name)

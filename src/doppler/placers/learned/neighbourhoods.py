@@ -6,9 +6,11 @@ from typing import NamedTuple
 import numpy as np
 
 from doppler.base.arrays import FloatArray, IntArray
+from doppler.mdp.guide import Guide
 from doppler.mdp.instance import Instance
 from doppler.mdp.rollout import NO_GROUPS, NO_ORDERS, PartialAssignments
 from doppler.placers.learned.config import NeighbourhoodConfig
+from doppler.placers.lists.guides import simulated_times
 from doppler.sim.simulator import Simulator
 
 
@@ -17,7 +19,8 @@ class Elite(NamedTuple):
 
     cost: tuple[float, int]  # makespan; and tasks that never run, where it runs out of memory
     devices: IntArray  # (n,)
-    order: IntArray  # (n,) as they were placed
+    order: IntArray  # (n,) as they begin in simulation; as they were placed, where it does not fit
+    times: FloatArray  # (2, n) when they end and their slack, see `Guide`
 
 
 class Population:
@@ -35,6 +38,9 @@ class Population:
         self.elites: list[Elite] = []  # the best first, no two as good
         self.part = 0  # of the machine, on which the best of its initial samples was made
         self._simulator = Simulator(instance.problem)
+        position = np.empty(instance.graph.num_vertices, np.int64)  # producers come first
+        position[instance.graph.topological_order] = np.arange(len(position))
+        self._depth = position[instance.vertices]
 
     @property
     def limit_s(self) -> float:
@@ -48,14 +54,32 @@ class Population:
             table = self.instance.expand(devices)
             left = self._simulator.unfinished(self.instance.graph, table)
             costs = [(inf, count) for count in left.tolist()]
-        known = {elite.cost: elite for elite in self.elites}
+        known: dict[tuple[float, int], Elite | int] = {elite.cost: elite for elite in self.elites}
         before = self.elites[0].cost if self.elites else (inf, len(devices[0]) + 1)
         for i, cost in enumerate(costs):
-            known[cost] = Elite(cost, devices[i], order[i])  # the last, so that it is not stuck
-        self.elites = [known[cost] for cost in sorted(known)[: self.config.elites]]
-        if self.elites[0].cost[0] < inf:  # then those that run out of memory are of no use
-            self.elites = [elite for elite in self.elites if elite.cost[0] < inf]
+            known[cost] = i  # the last, so that it is not stuck
+        best = sorted(known)[: self.config.elites]
+        if best[0][0] < inf:  # then those that run out of memory are of no use
+            best = [cost for cost in best if cost[0] < inf]
+        self.elites = []
+        for cost in best:
+            one = known[cost]
+            if not isinstance(one, Elite):
+                one = self._elite(cost, devices[one], order[one])
+            self.elites.append(one)
         return self.elites[0].cost < before
+
+    def _elite(self, cost: tuple[float, int], devices: IntArray, order: IntArray) -> Elite:
+        """An assignment with its times, and in the order in which it runs."""
+        times = None
+        if cost[0] < inf:
+            times = simulated_times(self.instance, devices, self._simulator)
+        if times is None:
+            unknown = np.stack([np.full(len(devices), -1.0), np.zeros(len(devices))])
+            return Elite(cost, devices, order, unknown)
+        begin_s, end_s = times[:2]
+        order = np.lexsort((self._depth, end_s, begin_s))
+        return Elite(cost, devices, order, times[1:])
 
     def empty(self, rng: np.random.Generator) -> PartialAssignments:
         """Assignments of no vertex, sometimes with groups that are placed together."""
@@ -76,12 +100,14 @@ class Population:
         parents = np.stack([elite.devices for elite in self.elites])
         orders = np.stack([elite.order for elite in self.elites])
         shares = config.max_destroyed * rng.random(count) ** config.destroyed_power
-        devices, order = destroy_and_repair_at_random(
+        devices, order, which = destroy_and_repair_at_random(
             *(self.instance.tables, parents, orders, groups, shares),
             config.operators(random_share),
             int(rng.integers(2**31)),
         )
-        return PartialAssignments(devices, groups, order if keep_order else NO_ORDERS)
+        times = np.stack([elite.times for elite in self.elites])[which]
+        guide = Guide(devices, times)
+        return PartialAssignments(devices, groups, order if keep_order else NO_ORDERS, guide)
 
     def draw_groups(self, rng: np.random.Generator) -> IntArray:
         """(n,) group of each vertex: the ends of edges are merged, those that move most first.

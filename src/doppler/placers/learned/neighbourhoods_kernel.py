@@ -27,8 +27,9 @@ def destroy_and_repair_at_random(
     shares: FloatArray,
     settings: OperatorSettings,
     seed: int,
-) -> tuple[IntArray, IntArray]:
-    """(B, n) devices, or UNASSIGNED where the policy is to repair, and (B, n) parents' orders.
+) -> tuple[IntArray, IntArray, IntArray]:
+    """(B, n) devices, or UNASSIGNED where the policy is to repair, (B, n) parents' orders, and (B,)
+    which the parents are.
 
     The parent of each is one of (E, n) assignments. About one of (B,) shares of its vertices are
     destroyed: (n,) groups of them, if there are any; else, in turn, a stretch of its order or the
@@ -37,8 +38,10 @@ def destroy_and_repair_at_random(
     np.random.seed(seed)
     n = orders.shape[1]
     devices, order = np.empty((len(shares), n), np.int64), np.empty((len(shares), n), np.int64)
+    which = np.empty(len(shares), np.int64)
     for b in range(len(shares)):
         parent = np.random.randint(len(parents))
+        which[b] = parent
         copy(orders[parent], order[b])
         for _ in range(settings.max_tries):
             if len(groups):
@@ -51,7 +54,7 @@ def destroy_and_repair_at_random(
             copy(parents[parent], devices[b])
             if repair_at_random(t, devices[b], orders[parent], destroyed, groups, settings):
                 break
-    return devices, order
+    return devices, order, which
 
 
 @inlined

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from doppler.base.arrays import FloatArray, IntArray
-from doppler.mdp.instance import Instance, make_instance
+from doppler.mdp.instance import Instance
 from doppler.mdp.parts import on_part
 from doppler.mdp.rollout import UNASSIGNED, PartialAssignments, Roller
 from doppler.placers.learned.batches import Batch
+from doppler.placers.lists.guides import instance_for
 from doppler.policies.arrays.acting import play
 from doppler.policies.arrays.policy import ArrayPolicy
 from doppler.sim.simulator import Simulator
@@ -46,7 +47,7 @@ class PolicyRepair:
         is_whole = len(self.devices) == self.whole.num_devices
         if is_whole:
             return self.whole
-        return make_instance(on_part(self.whole.problem, self.devices))
+        return instance_for(self.policy.config, on_part(self.whole.problem, self.devices))
 
     @cached_property
     def rollers(self) -> list[Roller]:
@@ -65,7 +66,8 @@ class PolicyRepair:
         """
         index = np.full(self.whole.num_devices + 1, UNASSIGNED, np.int64)  # the last: of UNASSIGNED
         index[self.devices] = np.arange(len(self.devices))
-        return partial._replace(devices=index[partial.devices])
+        guide = partial.guide._replace(devices=index[partial.guide.devices])
+        return partial._replace(devices=index[partial.devices], guide=guide)
 
     def shares(self, count: int) -> int:
         """The number of threads that make `count` samples."""

@@ -38,3 +38,8 @@ class PolicyConfig:
             raise ConfigError("a policy must select or place", hint="that is `critical-path`")
         if self.features not in FEATURE_SETS:
             raise UnknownNameError("feature set", self.features, FEATURE_SETS)
+
+    @property
+    def reads_guide(self) -> bool:
+        """Whether device features compare with a guide."""
+        return "guided" in FEATURE_SETS[self.features]

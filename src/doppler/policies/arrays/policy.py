@@ -100,7 +100,7 @@ class ArrayPolicy:
         )
 
     def _feature_rows(self) -> Floats:
-        """(24, H) PLC's matrix for all device features; 0 for those that it does not read."""
+        """(30, H) PLC's matrix for all device features; 0 for those that it does not read."""
         rows = np.zeros((NUM_FEATURES, self.config.width), np.float32)
         names = FEATURE_SETS[self.config.features]
         rows[[DEVICE_FEATURES.index(name) for name in names]] = self._layer("place.feature")[0]

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from doppler.base.arrays import BoolArray, IntArray
 from doppler.mdp.features import NUM_FEATURES, early
+from doppler.mdp.guide import NO_GUIDE, Guide
 from doppler.mdp.instance import Instance
 from doppler.mdp.rollout import PartialAssignments, Rollouts, Sampling
 from doppler.policies.gradients.losses import miss, tensor
@@ -41,6 +42,10 @@ class RivalPass:
         """Those rows: there is nothing else to record."""
         return rollouts_of(self.view, played.devices[rows])
 
+    def guided_by(self, guide: Guide) -> "RivalPass":
+        """The same: it reads no guide."""
+        return self
+
     def choices(self, rollouts: Rollouts, sampling: Sampling) -> list[Choices]:
         """Those of placing, (B, T)."""
         return [self.policy.choices(self.view, self._taken(rollouts.devices), sampling)]
@@ -56,7 +61,13 @@ class RivalPass:
         return miss(self.policy.log_probs(self.view, taken), tensor(taken, right))
 
     def place_log_probs(
-        self, devices: IntArray, sampling: Sampling, seeds: IntArray, *, by_rule: bool = False
+        self,
+        devices: IntArray,
+        sampling: Sampling,
+        seeds: IntArray,
+        *,
+        by_rule: bool = False,
+        guide: Guide = NO_GUIDE,
     ) -> Tensor:
         """(K, T) log-probabilities of (K, V) devices, in the order that it always takes."""
         taken = self._taken(devices[:, self.instance.vertices])
