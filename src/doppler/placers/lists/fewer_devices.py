@@ -44,16 +44,16 @@ class FewerDevicesPlacer(Shown):
     ) -> Assignment:
         """The schedule that is the shortest in simulation; of equal ones the first."""
         refuse_budget(self, budget_s, ONE_RULE)
-        devices, orders, planned_s = list[IntArray](), list[IntArray](), list[float]()
+        devices, orders, rounds = list[IntArray](), list[IntArray](), list[int]()
         parts = nested_parts(problem)
         for part in parts[1:] or parts:
             on_it = on_part(problem, part)
-            for kind in schedulers_for(on_it):
+            for number, kind in enumerate(schedulers_for(on_it)):
                 schedule = kind().schedule(on_it)
                 devices.append(np.where(problem.graph.is_input, -1, part[schedule.devices]))
                 orders.append(schedule.order)
-                planned_s.append(schedule.makespan_s)
-        best = shortest(problem, devices, planned_s)
+                rounds.append(number)
+        best = shortest(problem, devices, rounds)
         return assign(self, problem, devices[best], order=orders[best])
 
 
@@ -66,16 +66,17 @@ def schedulers_for(problem: Problem) -> tuple[type[ListPlacer], ...]:
     return SCHEDULERS
 
 
-def shortest(problem: Problem, devices: list[IntArray], planned_s: list[float]) -> int:
+def shortest(problem: Problem, devices: list[IntArray], rounds: list[int]) -> int:
     """Which of (V,) assignments is the shortest in simulation; of equal ones the first.
 
-    Those with short plans go first: a simulation ends where it is longer than the best so far.
+    They are simulated round by round, one of each part in a round. A simulation ends where it takes
+    longer than the best so far, and parts differ more than schedulers.
     """
     distinct: dict[bytes, int] = {}
     for i, row in enumerate(devices):
         distinct.setdefault(row.tobytes(), i)
     simulator, makespans = Simulator(problem), np.full(len(devices), inf)
-    for i in sorted(distinct.values(), key=planned_s.__getitem__):
+    for i in sorted(distinct.values(), key=rounds.__getitem__):
         (makespans[i],) = simulator.makespans(
             problem.graph, devices[i][None], limit_s=makespans.min()
         )
