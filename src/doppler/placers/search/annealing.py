@@ -51,7 +51,7 @@ BUDGETED = frozenset({"metis"})  # of these, those that take a budget
 SELDOM_BEST = frozenset({"critical-path"})  # of these, those that a short budget goes without
 # Times as long as the median of the others: the medians of 48 problems of split `validation` with
 # 1,600 to 20,000 vertices and up to 46 devices. Half to twice as long is common.
-SLOWER = {"fewer-devices": 12.0, "enumerative": 10.0, "critical-path": 25.0}
+SLOWER = {"fewer-devices": 12.0, "enumerative": 10.0, "critical-path": 20.0}
 START_SHARE = 0.5  # of a budget, for the heuristics that search begins from
 LEAST_S = 1e-3  # of a budget that is spent
 
