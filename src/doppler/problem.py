@@ -11,8 +11,9 @@ import numpy as np
 from doppler.base.arrays import BoolArray, FloatArray, IntArray, frozen
 from doppler.cost import CostModel, Costs, DefaultCostModel
 from doppler.errors import ConfigError
+from doppler.graph.fast_levels import bottom_levels, top_levels
 from doppler.graph.graph import Graph
-from doppler.graph.levels import Levels, bottom_levels, top_levels
+from doppler.graph.levels import Levels
 from doppler.topology.topology import Topology
 
 

@@ -5,11 +5,16 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from mdp.playing import graph_of, uniform
+from strategies import devices_for, examples, graphs, topologies
 
+from doppler.cost import GivenCosts
 from doppler.mdp.parts import islands, nested_parts, on_part
 from doppler.problem import Problem
 from doppler.programs.random_dag import random_dag
+from doppler.sim import Simulator
 from doppler.topology import Device, Link, Topology, read_topology
 
 
@@ -80,3 +85,33 @@ def test_seconds_that_come_with_the_graph_or_were_measured() -> None:
     measured = replace(uniform(3), exec_s={"some kernel": (1.0, 2.0, 3.0)})
     part = on_part(Problem(graph, measured), np.array([1]))
     assert part.topology.exec_s == {"some kernel": (2.0,)}
+
+
+def with_all_links(problem: Problem, kept: list[int]) -> Problem:
+    """The same graph on some of the devices of a machine that keeps its other links."""
+    topology, costs = problem.topology, problem.costs
+    part = replace(
+        topology,
+        devices=tuple(topology.devices[d] for d in kept),
+        route=topology.route[np.ix_(kept, kept)],
+        host_links=tuple(topology.host_links[d] for d in kept) if topology.host_links else (),
+    )
+    given_costs = replace(costs, exec_s=costs.exec_s[:, kept])
+    return Problem(problem.graph, part, GivenCosts(given_costs))
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(data=st.data())
+def test_links_that_a_part_has_no_use_for_make_no_difference(data: st.DataObject) -> None:
+    topology = data.draw(topologies(max_devices=5))
+    graph = data.draw(graphs(num_devices=topology.num_devices))
+    problem, numbers = Problem(graph, topology), st.integers(0, topology.num_devices - 1)
+    kept = data.draw(st.lists(numbers, min_size=1, unique=True))
+    part, same = on_part(problem, np.array(kept)), with_all_links(problem, kept)
+    used = {*part.topology.route[part.topology.route >= 0].tolist(), *part.topology.host_links}
+    assert used == set(range(part.topology.num_links))
+    for name in ("latency_s", "s_per_byte", "mean_transfer_s", "mean_exec_s"):
+        assert getattr(part, name).tolist() == getattr(same, name).tolist(), name
+    devices = data.draw(devices_for(graph, part.topology))[None]
+    found_s, same_s = (Simulator(p).makespans(graph, devices) for p in (part, same))
+    assert found_s.tolist() == same_s.tolist()

@@ -62,35 +62,50 @@ def test_auto_goes_on_where_a_member_fails(monkeypatch: pytest.MonkeyPatch) -> N
     result.assignment.check(graph, topology)
 
 
-@pytest.mark.parametrize(("runs", "count"), [(True, 4), (False, 13)])
-def test_without_a_policy_auto_leaves_half_of_its_time_to_search(
-    monkeypatch: pytest.MonkeyPatch, runs: bool, count: int
-) -> None:
-    """Each heuristic takes an eighth of the time, by this clock; without one that runs, all do."""
-    clock, names = [0.0], []
+def slow_heuristics(
+    monkeypatch: pytest.MonkeyPatch, graph: Graph, seconds: float, makespan_s: float
+) -> list[str]:
+    """Each heuristic takes some seconds, by this clock; the names of those that run."""
+    clock, names = [0.0], list[str]()
 
     def run(
         self: portfolio.Portfolio, placer: portfolio.Placer, budget_s: float | None = None
     ) -> None:
-        clock[0] += 0.125
+        clock[0] += seconds
         names.append(placer.name)
         devices = np.where(graph.is_input, -1, 0)
-        self.found.append(
-            portfolio.Found(
-                portfolio.Member(placer.name, 1e9 if runs else inf, 0.1), Assignment(devices)
-            )
-        )
+        member = portfolio.Member(placer.name, makespan_s, 0.1)
+        self.found.append(portfolio.Found(member, Assignment(devices)))
 
-    graph = random_dag(seed=4)
     monkeypatch.setattr(portfolio, "monotonic", lambda: clock[0])
     monkeypatch.setattr(annealing, "monotonic", lambda: clock[0])
     monkeypatch.setattr(portfolio.Portfolio, "run", run)
     monkeypatch.setattr(auto, "has_shipped_policy", lambda: False)
     monkeypatch.setattr(portfolio.Portfolio, "take_turns", lambda _: None)
-    topology = preset("p100x4")
+    return names
+
+
+@pytest.mark.parametrize(("runs", "count"), [(True, 4), (False, 13)])
+def test_without_a_policy_auto_leaves_half_of_its_time_to_search(
+    monkeypatch: pytest.MonkeyPatch, runs: bool, count: int
+) -> None:
+    """Each heuristic takes an eighth of the time; without one that runs, all do."""
+    graph, topology = random_dag(seed=4), preset("p100x4")
+    names = slow_heuristics(monkeypatch, graph, 0.125, 1e9 if runs else inf)
     AutoPlacer(1.0).solve(Problem(graph, topology))
     lists = [name for name in auto._instant(topology) if name != "metis"][:count]
     assert names == (lists if not runs else [*lists, "metis"])  # which takes what is left
+
+
+def test_a_heuristic_that_takes_too_long_does_not_stop_those_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Half a second is for all of them, and `fewer-devices` takes as long as many others."""
+    graph = random_dag(seed=4)
+    names = slow_heuristics(monkeypatch, graph, 0.1, 1e9)
+    instant = ("single", "heft", "fewer-devices", "etf", "cpop", "peft", "max-min")
+    AutoPlacer(1.0, instant=instant).solve(Problem(graph, preset("p100x4")))
+    assert names == ["single", "heft", "etf", "cpop", "peft"]
 
 
 @pytest.mark.parametrize(("memory_bytes", "included"), [(inf, False), (16e9, True)])

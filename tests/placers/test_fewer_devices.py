@@ -1,13 +1,19 @@
 """Placer `fewer-devices`: list schedules on nested parts of a machine."""
 
+import math
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import examples, graphs, topologies
 
+from doppler.datasets import problems
 from doppler.errors import ConfigError
 from doppler.graph import Graph, GraphBuilder
 from doppler.mdp.parts import nested_parts, on_part
 from doppler.placers import make_placer
-from doppler.placers.lists.fewer_devices import FewerDevicesPlacer
+from doppler.placers.lists.fewer_devices import SCHEDULERS, FewerDevicesPlacer, schedulers_for
 from doppler.problem import Problem
 from doppler.programs import random_dag
 from doppler.sim import Simulator
@@ -104,3 +110,48 @@ def test_what_runs_out_of_memory_on_one_device_is_placed_on_more() -> None:
 def test_it_takes_no_budget() -> None:
     with pytest.raises(ConfigError, match="fewer-devices"):
         FewerDevicesPlacer().place(Problem(wide(), slow_links()), budget_s=1.0)
+
+
+def assert_the_first_of_all_schedules(problem: Problem) -> None:
+    """All schedulers on all parts, each simulated to its end: the first of the shortest."""
+    devices, orders = [], []
+    parts = nested_parts(problem)
+    for part in parts[1:] or parts:
+        for kind in SCHEDULERS:
+            schedule = kind().schedule(on_part(problem, part))
+            devices.append(np.where(problem.graph.is_input, -1, part[schedule.devices]))
+            orders.append(schedule.order)
+    best = int(np.argmin(Simulator(problem).makespans(problem.graph, np.stack(devices))))
+    found = FewerDevicesPlacer().place(problem)
+    assert found.devices.tolist() == devices[best].tolist()
+    assert found.order is not None
+    assert found.order.tolist() == orders[best].tolist()
+
+
+memories = st.sampled_from([math.inf, 2.0, 5.0, 2e9]) | st.integers(1, 10**9).map(float)
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(data=st.data())
+def test_what_is_left_out_changes_nothing_on_small_graphs(data: st.DataObject) -> None:
+    topology = data.draw(topologies(max_devices=6, memory_bytes=memories))
+    graph = data.draw(graphs(max_vertices=10, num_devices=topology.num_devices))
+    assert_the_first_of_all_schedules(Problem(graph, topology))
+
+
+def test_what_is_left_out_changes_nothing_on_larger_graphs() -> None:
+    sizes = {"min_vertices": 200, "max_vertices": 400, "max_devices": 32}
+    for drawn in problems("train", 12, 5, **sizes, ratios=(0.01, 100)):
+        assert_the_first_of_all_schedules(drawn.problem)
+
+
+def test_schedulers_that_would_use_the_same_devices_are_left_out() -> None:
+    graph = wide()
+    assert len(schedulers_for(Problem(graph, slow_links(1)))) == 1
+    assert [kind.name for kind in schedulers_for(Problem(graph, slow_links()))] == [
+        kind.name for kind in SCHEDULERS if kind.name != "m-etf"
+    ]
+    small = Topology.uniform(
+        2, flops_per_s=1e13, bandwidth_bytes_per_s=1e9, memory_bytes=graph.tensor_bytes.max()
+    )
+    assert schedulers_for(Problem(graph, small)) == SCHEDULERS

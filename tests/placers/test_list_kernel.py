@@ -16,7 +16,7 @@ from doppler.placers.lists import reference
 from doppler.placers.lists.critical_path import draw as draw_ties
 from doppler.placers.lists.critical_path import random_ties, urgency
 from doppler.placers.lists.rules import GreedyRule, ListSchedule, PlanArrays, RankRule, flatten, run
-from doppler.placers.lists.schedulers import ListPlacer, MaxMinPlacer, greedy
+from doppler.placers.lists.schedulers import ListPlacer, MaxMinPlacer, favourites, greedy
 from doppler.problem import Problem
 from doppler.programs import random_dag
 from doppler.topology import Topology
@@ -119,3 +119,24 @@ def test_max_min_compares_no_more_than_its_window() -> None:
     problem = Problem(graph, topology)
     for window in (1, 5, 60):
         assert_equal(flatten(problem), MaxMinPlacer(window).rule(problem))
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(data=st.data())
+def test_favourites(data: st.DataObject) -> None:
+    """Edges by falling length of the longest path that begins with them, then by number."""
+    topology = data.draw(topologies())
+    problem = Problem(data.draw(graphs(num_devices=topology.num_devices)), topology)
+    graph, move_s = problem.graph, problem.mean_transfer_s
+    length_s, edges = problem.bottom_levels.length_s, []
+    for e, (t, r) in enumerate(zip(graph.edge_tensor, graph.edge_reader, strict=True)):
+        v = graph.tensor_producer[t]
+        if not graph.is_input[v]:
+            edges.append((-(problem.mean_exec_s[v] + move_s[t] + length_s[r]), e, v, r, move_s[t]))
+    edges.sort()
+    expected = reference.choose_favourites([(v, r) for _, _, v, r, _ in edges])
+    favourite, awake_s = favourites(problem)
+    assert {v: r for v, r in enumerate(favourite.tolist()) if r >= 0} == expected
+    for v in range(graph.num_vertices):
+        moved_s = (s for _, _, p, r, s in edges if (p, r) == (v, favourite[v]))
+        assert awake_s[v] == next(moved_s, 0.0)

@@ -8,7 +8,13 @@ from doppler.errors import ConfigError, Interrupted
 from doppler.graph import GraphBuilder
 from doppler.placers import lower_bounds
 from doppler.placers.search import annealing as search_module
-from doppler.placers.search.annealing import SearchConfig, search, starting_points
+from doppler.placers.search.annealing import (
+    SLOWER,
+    InstantClock,
+    SearchConfig,
+    search,
+    starting_points,
+)
 from doppler.placers.search.genetic import GeneticConfig, GeneticPlacer
 from doppler.problem import Problem
 from doppler.programs import chainmm, random_dag
@@ -159,3 +165,20 @@ def test_search_finds_its_way_to_what_fits() -> None:
     topology = Topology("small", devices, reference.links, reference.route)
     result = search(Problem(g.build(), topology), [np.zeros(8, int)], SearchConfig(evaluations=400))
     assert result.cost_s == 2.0
+
+
+def test_a_pause_of_one_heuristic_makes_none_seem_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(search_module, "monotonic", lambda: now[0])
+    clock = InstantClock(10.0)
+    assert clock.expected_s("heft") == clock.expected_s("fewer-devices") == 0.0
+    took_s = {"single": 0.01, "peft": 0.02, "heft": 5.0, "cpop": 0.03, "enumerative": 3.0}
+    for name, seconds in took_s.items():
+        with clock.timing(name):
+            now[0] += seconds
+    assert clock.expected_s("etf") == pytest.approx(0.03)
+    assert clock.expected_s("fewer-devices") == pytest.approx(SLOWER["fewer-devices"] * 0.025)
+    assert clock.has_time("fewer-devices")
+    now[0] = 9.75
+    assert not clock.has_time("fewer-devices")
+    assert clock.has_time("etf")

@@ -8,8 +8,8 @@ import numpy.typing as npt
 
 from doppler.assignment import Assignment, assignment_for
 from doppler.base.arrays import FloatArray, IntArray, csr
+from doppler.graph.fast_levels import bottom_levels
 from doppler.graph.graph import Graph
-from doppler.graph.levels import bottom_levels
 from doppler.mdp.features import outlook
 from doppler.mdp.guide import NO_GUIDE, Guide
 from doppler.problem import Problem

@@ -6,7 +6,7 @@ import numpy as np
 from scipy.sparse.csgraph import connected_components
 
 from doppler.base.arrays import FloatArray, IntArray, frozen
-from doppler.cost import GivenCosts
+from doppler.cost import Costs, GivenCosts
 from doppler.problem import Problem
 
 
@@ -59,14 +59,26 @@ def _mean_move_s(problem: Problem) -> FloatArray:
 
 
 def on_part(problem: Problem, devices: IntArray) -> Problem:
-    """The same graph, at the same costs, on some of the devices, which count from 0."""
+    """The same graph, at the same costs, on some of the devices, which count from 0.
+
+    So do the links, of which those remain that the devices use.
+    """
     topology, costs, kept = problem.topology, problem.costs, devices.tolist()
+    route = topology.route[np.ix_(devices, devices)]
+    host_links = [topology.host_links[d] for d in kept] if topology.has_host_links else []
+    links = np.unique([*route[route >= 0], *host_links]).astype(np.int64)
     part = replace(
         topology,
         devices=tuple(topology.devices[d] for d in kept),
-        route=topology.route[np.ix_(devices, devices)],
+        links=tuple(topology.links[i] for i in links.tolist()),
+        route=np.where(route < 0, -1, np.searchsorted(links, route)),
         exec_s={key: tuple(row[d] for d in kept) for key, row in topology.exec_s.items()},
-        host_links=tuple(topology.host_links[d] for d in kept) if topology.has_host_links else (),
+        host_links=tuple(np.searchsorted(links, host_links).tolist()),
     )
-    given = GivenCosts(replace(costs, exec_s=frozen(costs.exec_s[:, devices])))
-    return Problem(problem.graph, part, given)
+    given = Costs(
+        exec_s=frozen(costs.exec_s[:, devices]),
+        fixed_s=costs.fixed_s,
+        latency_s=costs.latency_s[links],
+        s_per_byte=costs.s_per_byte[links],
+    )
+    return Problem(problem.graph, part, GivenCosts(given))

@@ -188,8 +188,8 @@ class AutoPlacer(Shown):
             if portfolio.found_one() and (
                 not clock.has_time(name) or (name in SELDOM_BEST and expected_s > slow_s)
             ):
-                break
-            with clock.timing():
+                continue
+            with clock.timing(name):
                 portfolio.run(make_instant(name))
 
     def _instant(self, topology: Topology) -> tuple[list[str], list[str]]:

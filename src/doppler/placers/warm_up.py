@@ -30,10 +30,12 @@ def warm_up() -> None:
 @cache
 def warm_up_search() -> None:
     """Prepare the simulator, the heuristics and search."""
+    from doppler.graph.fast_levels import depths
     from doppler.placers.search.annealing import SearchConfig, search, starting_points
     from doppler.sim.simulator import Simulator
 
     problem = pair()
+    depths(problem.graph, large=0)  # a graph this small would not take the kernel
     one = np.zeros((1, problem.graph.num_vertices), np.int64)
     Simulator(problem).makespans(problem.graph, one)
     starts = starting_points(problem, 0)

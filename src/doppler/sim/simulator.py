@@ -13,8 +13,8 @@ from doppler.assignment import Assignment, check_devices
 from doppler.base.arrays import FloatArray, IntArray
 from doppler.cost import CostModel
 from doppler.errors import AssignmentError, ConfigError
+from doppler.graph.fast_levels import depths
 from doppler.graph.graph import Graph
-from doppler.graph.levels import depths
 from doppler.problem import Problem
 from doppler.resolve import as_assignment, as_problem
 from doppler.schedule import Schedule, all_tasks

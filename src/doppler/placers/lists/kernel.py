@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from doppler.base.arrays import FloatArray, IntArray
+from doppler.base.arrays import BoolArray, FloatArray, IntArray
 from doppler.base.jit import by_reference, compiled, inlined
 from doppler.placers.lists.rules import PlanArrays
 
@@ -261,3 +261,19 @@ def fill_optimistic(
             for d in range(table.shape[1]):
                 stay_s = table[r, d] + p.exec_s[r, d]
                 table[v, d] = max(table[v, d], min(stay_s, moved_s))
+
+
+@compiled
+def choose_favourites(
+    producer: IntArray,
+    reader: IntArray,
+    edge_s: FloatArray,
+    favourite: IntArray,
+    awake_s: FloatArray,
+    taken: BoolArray,
+) -> None:
+    """Fill (V,) m-SCT's favourites and seconds from edges in this order; `taken` is all false."""
+    for e in range(len(producer)):
+        v, r = producer[e], reader[e]
+        if favourite[v] < 0 and not taken[r]:
+            favourite[v], awake_s[v], taken[r] = r, edge_s[e], True

@@ -184,3 +184,12 @@ def place_greedily(problem: PlanArrays, rule: GreedyRule) -> ListSchedule:
         plan.put(v, d, begin_s)
         plan.free_s[slot], plan.last[slot] = plan.end_s[v], v
     return plan.schedule()
+
+
+def choose_favourites(edges: list[tuple[int, int]]) -> dict[int, int]:
+    """The reader of each producer that has a favourite, of (producer, reader) in this order."""
+    favourite: dict[int, int] = {}
+    for producer, reader in edges:
+        if producer not in favourite and reader not in favourite.values():
+            favourite[producer] = reader
+    return favourite

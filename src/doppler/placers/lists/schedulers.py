@@ -11,7 +11,7 @@ import numpy as np
 from doppler.assignment import Assignment
 from doppler.base.arrays import FloatArray, IntArray, frozen
 from doppler.errors import ConfigError
-from doppler.graph.levels import bottom_levels
+from doppler.graph.fast_levels import bottom_levels
 from doppler.placers.base import Shown, assign, refuse_budget
 from doppler.placers.lists.rules import (
     MAX_GAPS,
@@ -253,16 +253,17 @@ def favourites(problem: Problem) -> tuple[IntArray, FloatArray]:
     Edges by falling length of the longest path that begins with them; an edge is taken if its
     producer has no favourite yet and its reader is none.
     """
+    from doppler.placers.lists.kernel import choose_favourites
+
     graph, move_s = problem.graph, problem.mean_transfer_s
-    length_s = problem.bottom_levels.length_s
-    producer = graph.tensor_producer[graph.edge_tensor]
-    path_s = problem.mean_exec_s[producer] + move_s[graph.edge_tensor] + length_s[graph.edge_reader]
-    edges = np.argsort(-path_s, kind="stable")
-    edges = edges[~graph.is_input[producer[edges]]]
-    favourite, awake_s = [-1] * graph.num_vertices, [0.0] * graph.num_vertices
-    is_favourite = [False] * graph.num_vertices
-    columns = producer[edges], graph.edge_reader[edges], move_s[graph.edge_tensor[edges]]
-    for v, r, seconds in zip(*(column.tolist() for column in columns), strict=True):
-        if favourite[v] < 0 and not is_favourite[r]:
-            favourite[v], awake_s[v], is_favourite[r] = r, seconds, True
-    return np.array(favourite, np.int64), np.array(awake_s)
+    edges = np.flatnonzero(problem.is_produced[graph.edge_tensor])
+    tensor, reader = graph.edge_tensor[edges], graph.edge_reader[edges]
+    producer, edge_s = graph.tensor_producer[tensor], move_s[tensor]
+    path_s = problem.mean_exec_s[producer] + edge_s + problem.bottom_levels.length_s[reader]
+    longest = np.argsort(-path_s, kind="stable")
+    size = graph.num_vertices
+    favourite, awake_s, taken = np.full(size, -1), np.zeros(size), np.zeros(size, np.bool_)
+    choose_favourites(
+        producer[longest], reader[longest], edge_s[longest], favourite, awake_s, taken
+    )
+    return favourite, awake_s
