@@ -21,7 +21,6 @@ from doppler.mdp.features import (
     early,
     outlook,
     squeeze,
-    taught,
 )
 from doppler.mdp.guide import Guide
 from doppler.mdp.instance import Instance
@@ -593,11 +592,3 @@ def test_without_a_guide_its_features_are_zero() -> None:
     for episode in (Episode(instance), Episode(instance, Guide(np.full((1, 4), -1)))):
         episode.place(B, 0)
         assert (episode.device_features(A)[:, GUIDED:] == 0).all()
-
-
-def test_imitation_follows_the_guide_where_there_is_room() -> None:
-    table = np.zeros((3, 2, len(DEVICE_FEATURES)))
-    table[:, :, DEVICE_FEATURES.index("extra_start")] = [0.0, 1.0]
-    table[:2, 1, GUIDED] = 1.0  # the guide says device 1, and nothing of the last
-    table[1, 1, DEVICE_FEATURES.index("overfull")] = 1.5  # which has no room for the second
-    assert taught(table).tolist() == [[False, True], [True, False], [True, False]]

@@ -7,8 +7,8 @@ import pytest
 
 from doppler.datasets import draw_problem
 from doppler.mdp.parts import nested_parts
-from doppler.placers.lists.fewer_devices import SCHEDULERS
-from doppler.placers.lists.guides import best_of, instance_for, listed_best, listed_on
+from doppler.placers.lists.fewer_devices import listed_on, shortest
+from doppler.placers.lists.guides import instance_for, listed_best, make_guide, simulated_times
 from doppler.policies.arrays.config import PolicyConfig
 from doppler.policies.configs import GdpConfig
 from doppler.problem import Problem
@@ -20,25 +20,51 @@ def problem() -> Problem:
     return draw_problem("train", 5, max_vertices=60, ratios=(10, 100)).problem
 
 
+def without_memory(problem: Problem) -> Problem:
+    devices = tuple(replace(one, memory_bytes=1.0) for one in problem.topology.devices)
+    return Problem(problem.graph, replace(problem.topology, devices=devices))
+
+
 def test_no_list_schedule_is_better(problem: Problem) -> None:
-    devices, orders = listed_on(problem, nested_parts(problem))
-    assert len(devices) == len(orders) == len(SCHEDULERS) * len(nested_parts(problem))
-    every = np.stack([*devices, listed_best(problem)])
+    listed = listed_on(problem, nested_parts(problem))
+    every = np.stack([*(one.devices for one in listed), listed_best(problem)])
     makespans = Simulator(problem).makespans(problem.graph, every)
     assert makespans[-1] == makespans.min() < np.inf
 
 
 def test_where_nothing_fits_it_is_what_gets_furthest(problem: Problem) -> None:
-    devices = tuple(replace(one, memory_bytes=1.0) for one in problem.topology.devices)
-    full = Problem(problem.graph, replace(problem.topology, devices=devices))
-    listed, _ = listed_on(full, nested_parts(full))
-    left = Simulator(full).unfinished(full.graph, listed)
+    full = without_memory(problem)
+    listed = listed_on(full, nested_parts(full))
+    table = np.stack([one.devices for one in listed])
+    left = Simulator(full).unfinished(full.graph, table)
     assert left.min() > 0
-    assert best_of(full, listed) == np.argmin(left)
+    assert shortest(full, listed) == np.argmin(left)
 
 
 def test_only_policies_that_read_a_guide_get_one(problem: Problem) -> None:
-    guided = instance_for(PolicyConfig(), problem)
-    assert guided.guide.devices[0].tolist() == listed_best(problem)[problem.graph.assigned].tolist()
+    guide = instance_for(PolicyConfig(), problem).guide
+    assert guide.devices[0].tolist() == listed_best(problem)[problem.graph.assigned].tolist()
     for config in (PolicyConfig(features="paper"), GdpConfig(devices=2)):
         assert len(instance_for(config, problem).guide.devices) == 0
+
+
+def test_times_are_those_of_the_simulation(problem: Problem) -> None:
+    instance = instance_for(PolicyConfig(), problem)
+    simulator, devices = Simulator(problem), instance.guide.devices[0]
+    times = simulated_times(instance, devices, simulator)
+    assert times is not None
+    begin_s, end_s, slack_s = times
+    trace = simulator.run(problem.graph, instance.assignment(devices, np.arange(len(devices)), ""))
+    assert end_s.max() == trace.makespan_s
+    exec_s = instance.tables.exec_s[range(len(devices)), devices]
+    np.testing.assert_allclose(end_s - begin_s, exec_s)
+    assert (end_s + slack_s <= end_s.max() * (1 + 1e-12)).all()
+    assert slack_s[np.argmax(end_s)] == 0
+    np.testing.assert_array_equal(instance.guide.times[0], times[1:])
+
+
+def test_what_does_not_fit_has_no_times(problem: Problem) -> None:
+    instance = instance_for(PolicyConfig(), without_memory(problem))
+    assert len(instance.guide.devices) == 1
+    assert len(instance.guide.times) == 0
+    assert len(make_guide(instance, instance.guide.devices[0]).times) == 0

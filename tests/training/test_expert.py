@@ -98,8 +98,9 @@ def test_lessons_are_improved_samples_and_a_pool_that_gets_better() -> None:
     first_s = pool.best_s
     makespans = Simulator(topology()).makespans(graph(), samples(6))
     for number in range(3):
-        lessons = expert.lessons(pool, samples(6), makespans, number)
+        lessons, own = expert.lessons(pool, samples(6), makespans, number)
         assert lessons.shape == (6, graph().num_vertices)
+        assert own == 3
         known = {row.tobytes() for row in pool.devices}
         assert all(row.tobytes() in known for row in lessons[3:])
         costs_s = expert.improver.costs_s(lessons[:3])

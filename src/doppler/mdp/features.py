@@ -124,17 +124,6 @@ def outlook(
     )
 
 
-def taught(features: npt.NDArray[np.floating[Any]]) -> BoolArray:
-    """(…, D) where imitation shall place: where the guide does, if it says and there is room.
-
-    Elsewhere as the critical-path rule does.
-    """
-    overfull = features[..., OVERFULL]
-    guided = (features[..., GUIDED] > 0) & (overfull <= overfull.min(axis=-1, keepdims=True))
-    right: BoolArray = np.where(guided.any(axis=-1, keepdims=True), guided, early(features))
-    return right
-
-
 def early(features: npt.NDArray[np.floating[Any]]) -> BoolArray:
     """(…, D) where the critical-path rule would place, from (…, D, 30) device features.
 

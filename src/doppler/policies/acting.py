@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from doppler.base.arrays import IntArray
-from doppler.mdp.features import taught
+from doppler.mdp.features import early
 from doppler.mdp.guide import NO_GUIDE, UNASSIGNED, Guide
 from doppler.mdp.instance import Instance
 from doppler.mdp.rollout import (
@@ -87,7 +87,7 @@ class DualPass:
 
     def play(self, sampling: Sampling, seeds: IntArray, *, record: bool = True) -> Rollouts:
         """One episode for each of (B,) seeds."""
-        partial = PartialAssignments(guide=self.guide)
+        partial = PartialAssignments(guide=self._known(NO_GUIDE))
         return self.actor.play(
             self.policy, self.scores, sampling, seeds, partial=partial, record=record
         )
@@ -116,10 +116,10 @@ class DualPass:
         return select_miss(self.instance, self.scores, rollouts)
 
     def place_rule_loss(self, rollouts: Rollouts) -> Tensor:
-        """PLC's cross-entropy to the guide, or to the devices on which a vertex can start first."""
+        """PLC's cross-entropy to the devices on which a vertex can start first."""
         if not self.policy.config.place:
             return self._zero()
-        right = tensor(self.scores.select, taught(rollouts.features))
+        right = tensor(self.scores.select, early(rollouts.features))
         return miss(self._place_log_probs(rollouts), right)
 
     def place_log_probs(
@@ -135,12 +135,12 @@ class DualPass:
 
         With a guide for each, 0 of vertices that follow it.
         """
-        config, known = self.policy.config, guide if len(guide.devices) else self.guide
-        if not len(known.devices):  # not what it is asked to place, which would give that away
-            known = Guide(np.full((1, self.instance.num_vertices), UNASSIGNED))
+        config = self.policy.config
         replay = self.actor.play(
             *(self.policy, self.scores, sampling, seeds),
-            partial=PartialAssignments(devices[:, self.instance.vertices], guide=known),
+            partial=PartialAssignments(
+                devices[:, self.instance.vertices], guide=self._known(guide)
+            ),
             config=replace(config, select=False) if by_rule else config,
         )
         log_probs = chosen(self._place_log_probs(replay), replay)
@@ -148,6 +148,16 @@ class DualPass:
             return log_probs
         follows = np.take_along_axis(replay.devices == guide.devices, replay.order, axis=1)
         return log_probs.masked_fill(tensor(log_probs, follows), 0.0)
+
+    def _known(self, guide: Guide) -> Guide:
+        """A guide, or that of the pass; one that says nothing where there is none.
+
+        Otherwise the roller would take another: that of the instance, or what it is asked to place.
+        """
+        known = guide if len(guide.devices) else self.guide
+        if len(known.devices):
+            return known
+        return Guide(np.full((1, self.instance.num_vertices), UNASSIGNED))
 
     def states(self, rollouts: Rollouts) -> None:
         """None: it is rewarded at the end."""

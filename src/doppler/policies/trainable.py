@@ -61,9 +61,7 @@ class ForwardPass(Protocol):
         ...
 
     def place_rule_loss(self, rollouts: Rollouts) -> Tensor:
-        """() cross-entropy of placing to the guide, or the critical-path rule where there is none;
-        0 if that is not learned.
-        """
+        """() cross-entropy of placing to the critical-path rule; 0 if that is not learned."""
         ...
 
     def place_log_probs(

@@ -63,16 +63,20 @@ class ExpertConfig:
 class GuideConfig:
     """What a policy that reads a guide is trained with (the paper has none)."""
 
-    own_share: float = 0.6  # of the updates: list schedules, as when it places
-    whole_share: float = 0.5  # of the others: assignments of the pool, the rest with gaps
+    # Shares of the updates. The rest has assignments of the pool with gaps.
+    no_share: float = 0.1  # without a guide
+    list_share: float = 0.5  # with the list schedule that it has when it places
+    pool_share: float = 0.2  # with assignments of the pool
     least_gap: float = 0.1  # share of the vertices that a lesson's guide leaves open, at least
     wrong_share: float = 0.3  # of the vertices that it has elsewhere, at most
 
     def __post_init__(self) -> None:
         unbox_fields(self)
-        for name in ("own_share", "whole_share", "least_gap", "wrong_share"):
+        for name in ("no_share", "list_share", "pool_share", "least_gap", "wrong_share"):
             if not 0 <= (value := getattr(self, name)) <= 1:
                 raise ConfigError(f"sim.guide.{name} is {value}, must be between 0 and 1")
+        if self.no_share + self.list_share + self.pool_share > 1:
+            raise ConfigError("sim.guide: no_share, list_share and pool_share add up to above 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

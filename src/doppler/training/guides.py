@@ -12,16 +12,19 @@ from doppler.training.exercise_record import ExerciseRecord
 def draw_guide(record: ExerciseRecord, config: GuideConfig, rng: np.random.Generator) -> Guide:
     """The guide of an update's episodes; none where the policy reads none.
 
-    Mostly the list schedule that it begins with when it places. Otherwise one of the expert's best,
-    sometimes with gaps: so it learns to improve good assignments, and to repair parts of them.
+    Mostly the list schedule that it has when it places, or none. Otherwise one of the expert's
+    best, or that with gaps: so it learns to improve good assignments, and to repair parts of them.
     """
-    instance = record.exercise.instance
+    instance, kind = record.exercise.instance, rng.random()
+    if kind < config.no_share:
+        return NO_GUIDE
     size = len(record.pool.costs_s) if record.exercise.expert is not None else 0
-    if not len(instance.guide.devices) or not size or rng.random() < config.own_share:
+    kind -= config.no_share + config.list_share
+    if not len(instance.guide.devices) or not size or kind < 0:
         return instance.guide
     known: IntArray = record.pool.devices[rng.integers(size), instance.vertices]
     nowhere = np.zeros(len(known), bool)
-    is_open = nowhere if rng.random() < config.whole_share else gap(len(known), rng.random(), rng)
+    is_open = nowhere if kind < config.pool_share else gap(len(known), rng.random(), rng)
     return damaged(record, known[None], is_open[None], nowhere[None], rng)
 
 

@@ -1,5 +1,6 @@
 """The placer of a trained policy."""
 
+from doppler.placers.learned.config import NeighbourhoodConfig
 from doppler.placers.learned.doppler import DopplerPlacer
 from doppler.placers.learned.rivals import LearnedPlacer
 from doppler.policies.dual import DualPolicy
@@ -10,8 +11,12 @@ Trained = DopplerPlacer | LearnedPlacer
 
 
 def placer_of(policy: TrainablePolicy, *, samples: int | None = None) -> Trained:
-    """The placer that places by a policy, with `samples` or as many as it usually takes."""
+    """The placer that places by a policy, with `samples` or as many as it usually takes.
+
+    A number of samples is to judge the policy by, so list schedules are none of them.
+    """
     if isinstance(policy, DualPolicy):
-        return DopplerPlacer(policy, samples=samples)
+        judging = NeighbourhoodConfig(list_starts=samples is None)
+        return DopplerPlacer(policy, samples=samples, search=judging)
     assert isinstance(policy, RivalPolicy)
     return LearnedPlacer(policy) if samples is None else LearnedPlacer(policy, samples=samples)

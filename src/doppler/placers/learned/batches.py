@@ -25,12 +25,12 @@ class Batch:
     sampling: Sampling
     policy: PolicyConfig  # says whether policy or rule selects, and which of them places
     count: int
-    part: int = 0  # of the machine; 0 is all of it
+    part: int = 0  # of the machine, for the greedy; others are on the part of their population
     population: int = 0  # modulo the number of populations that are left
-    populations: int = 1  # to keep before a batch of neighbours
+    populations: int = 1  # to keep before this batch
     random_share: float = 0.0  # of a neighbour's destroyed vertices that are repaired at random
     keeps_order: bool = True  # a neighbour has its parent's order; else the policy selects anew
-    stays: bool = False  # a neighbour is repaired on the part its population began on, not on all
+    stays: bool = True  # on the part of the population, not on the whole machine
 
 
 def batches(
@@ -39,34 +39,31 @@ def batches(
     """A greedy assignment on each part (without samples, on the whole), then `samples`."""
     populations = min(max(samples // config.samples_per_population, 1), config.max_populations)
     for part in range(num_parts if samples else 1):
-        yield Batch(BatchKind.GREEDY, GREEDY, policy, 1, part, part % populations)
+        yield Batch(BatchKind.GREEDY, GREEDY, policy, 1, part)
     initial = min(max(int(config.initial_share * samples), config.min_initial), samples)
-    yield from _initial(config, policy, initial, num_parts, populations)
+    yield from _initial(config, policy, initial, populations)
     size = config.batch_size(pairs, samples)
     yield from _neighbours(config, policy, _split(samples - initial, size), populations)
 
 
 def _initial(
-    config: NeighbourhoodConfig,
-    policy: PolicyConfig,
-    samples: int,
-    num_parts: int,
-    populations: int,
+    config: NeighbourhoodConfig, policy: PolicyConfig, samples: int, populations: int
 ) -> Iterator[Batch]:
-    """Initial samples, in turn on the whole machine and on a part of it.
+    """Initial samples of the populations in turn.
 
     In two thirds of them the critical-path rule selects, or places.
     """
     rule_selects = replace(policy, select=False) if policy.place else policy
     rule_places = replace(policy, place=False) if policy.select else policy
     policies = (rule_selects, policy, rule_places)
-    between = max(num_parts - 2, 0)  # the last part is one device, which leaves no choice
     for number, count in enumerate(_split(samples, config.initial_batch)):
-        turn, on_a_part = divmod(number, 2)
-        part = 1 + turn % between if on_a_part and between else 0
+        turn = number // populations
         sampling = _sampling(config, turn // len(policies))
-        acting = policies[turn % len(policies)]
-        yield Batch(BatchKind.INITIAL, sampling, acting, count, part, number % populations)
+        yield Batch(
+            *(BatchKind.INITIAL, sampling, policies[turn % len(policies)], count),
+            population=number,
+            populations=populations,
+        )
 
 
 def _neighbours(

@@ -46,6 +46,7 @@ class NeighbourhoodConfig:
     min_samples_per_thread: int = 4  # fewer take longer to hand over than to make
 
     # Initial samples, which the policy makes from empty assignments.
+    list_starts: bool = True  # whether search begins from the list schedules that guide the policy
     initial_share: float = 1 / 32  # of all samples
     min_initial: int = 48
     initial_batch: int = 8  # samples of one kind

@@ -33,10 +33,10 @@ class Population:
     which no policy sees to that places one vertex at a time.
     """
 
-    def __init__(self, instance: Instance, config: NeighbourhoodConfig) -> None:
-        self.instance, self.config = instance, config
+    def __init__(self, instance: Instance, config: NeighbourhoodConfig, part: int = 0) -> None:
+        """`part` is that of the machine on which it begins, by number."""
+        self.instance, self.config, self.part = instance, config, part
         self.elites: list[Elite] = []  # the best first, no two as good
-        self.part = 0  # of the machine, on which the best of its initial samples was made
         self._simulator = Simulator(instance.problem)
         position = np.empty(instance.graph.num_vertices, np.int64)  # producers come first
         position[instance.graph.topological_order] = np.arange(len(position))
@@ -68,6 +68,12 @@ class Population:
                 one = self._elite(cost, devices[one], order[one])
             self.elites.append(one)
         return self.elites[0].cost < before
+
+    def judged(self, devices: IntArray) -> tuple[IntArray, IntArray, FloatArray]:
+        """(K, n) devices, (K, n) orders, producers first, and (K,) makespans of assignments."""
+        order = np.tile(np.argsort(self._depth), (len(devices), 1))
+        table = self.instance.expand(devices)
+        return devices, order, self._simulator.makespans(self.instance.graph, table, threads=1)
 
     def _elite(self, cost: tuple[float, int], devices: IntArray, order: IntArray) -> Elite:
         """An assignment with its times, and in the order in which it runs."""

@@ -13,7 +13,7 @@ from doppler.mdp.instance import Instance
 from doppler.mdp.parts import on_part
 from doppler.mdp.rollout import UNASSIGNED, PartialAssignments, Roller
 from doppler.placers.learned.batches import Batch
-from doppler.placers.lists.guides import instance_for
+from doppler.placers.lists.guides import instance_for, with_guide
 from doppler.policies.arrays.acting import play
 from doppler.policies.arrays.policy import ArrayPolicy
 from doppler.sim.simulator import Simulator
@@ -46,8 +46,16 @@ class PolicyRepair:
         """What the policy sees of it; made when it is first needed."""
         is_whole = len(self.devices) == self.whole.num_devices
         if is_whole:
-            return self.whole
+            return with_guide(self.policy.config, self.whole)
         return instance_for(self.policy.config, on_part(self.whole.problem, self.devices))
+
+    @property
+    def listed(self) -> IntArray:
+        """(G, n) devices of the whole machine of the best list schedule there, the guide; none
+        where the policy reads none.
+        """
+        guide = self.instance.guide.devices
+        return self.devices[guide] if len(guide) else guide
 
     @cached_property
     def rollers(self) -> list[Roller]:

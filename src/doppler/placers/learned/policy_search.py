@@ -13,11 +13,15 @@ from doppler.mdp.rollout import NOTHING_ASSIGNED
 from doppler.placers.learned.batches import Batch, BatchKind
 from doppler.placers.learned.config import NeighbourhoodConfig
 from doppler.placers.learned.neighbourhoods import Population
-from doppler.placers.learned.policy_repair import PolicyRepair, Samples
+from doppler.placers.learned.policy_repair import PolicyRepair, Samples, joined
 
 
 class PolicySearch:
     """A large-neighbourhood search in which a policy repairs, and where it stands.
+
+    Each part of the machine begins with the greedy assignment of the policy and, where the policy
+    reads a guide, with that: the best list schedule. The best parts become populations, which do
+    not mix.
 
     Batch i is drawn with the seeds `[seed, i]`, whatever happens between batches. Close it after
     use: it has threads.
@@ -34,7 +38,8 @@ class PolicySearch:
         self.instance, self.parts, self.seed = instance, parts, seed
         self._batches = enumerate(batches)
         self._next = next(self._batches, None)
-        self._populations = [Population(instance, config) for _ in range(config.max_populations)]
+        self._on_parts = [Population(instance, config, part) for part in range(len(parts))]
+        self._populations: list[Population] = []  # from the first batch on that is not greedy
         self._pool = ThreadPoolExecutor(parts[0].threads)
 
     @property
@@ -48,17 +53,34 @@ class PolicySearch:
         number, batch = self._next
         if count is not None:
             batch = replace(batch, count=min(count, batch.count))
-        if batch.kind is BatchKind.NEIGHBOUR:
-            self._populations = best_first(self._populations)[: batch.populations]
-        population = self._populations[batch.population % len(self._populations)]
+        population = self._population(batch)
         rng = np.random.default_rng([self.seed, number])
-        number_of_part = population.part if batch.stays else batch.part
-        part = self.parts[number_of_part]
+        part = self.parts[population.part if batch.stays else 0]  # the first is the whole machine
         samples = make_samples(batch, part, population, rng, self._pool)
+        if batch.kind is BatchKind.GREEDY and population.config.list_starts:
+            samples = joined([samples, population.judged(part.listed)])
         self._next = next(self._batches, None)
-        if population.add(*samples) and batch.kind is not BatchKind.NEIGHBOUR:
-            population.part = number_of_part
+        population.add(*samples)
         return samples
+
+    def _population(self, batch: Batch) -> Population:
+        """The population that the assignments of a batch are for."""
+        if batch.kind is BatchKind.GREEDY:
+            return self._on_parts[batch.part]
+        if not self._populations:
+            self._populations = self._first(batch.populations)
+        elif batch.kind is BatchKind.NEIGHBOUR:
+            self._populations = best_first(self._populations)[: batch.populations]
+        return self._populations[batch.population % len(self._populations)]
+
+    def _first(self, count: int) -> list[Population]:
+        """The populations to begin with: on the best parts, and on these again if there are few."""
+        ranked = best_first(self._on_parts)
+        fresh = max(count - len(ranked), 0)
+        parts = [ranked[i % len(ranked)].part for i in range(fresh)]
+        config = ranked[0].config
+        every = [*ranked, *(Population(self.instance, config, part) for part in parts)]
+        return every[:count]
 
     def take(self, devices: IntArray, makespan_s: float) -> None:
         """Add an assignment that others found, (n,) devices, to the best population.
@@ -66,7 +88,7 @@ class PolicySearch:
         It is repaired in the order of the best assignment there; there is none before the first
         batch.
         """
-        populations = best_first(self._populations)
+        populations = best_first(self._populations or self._on_parts)
         if populations:
             order = populations[0].elites[0].order
             populations[0].add(devices[None], order[None], np.array([makespan_s]))

@@ -1,6 +1,7 @@
 """FewerDevices: list schedulers on some of the devices, where all of them are too many."""
 
 from math import inf
+from typing import NamedTuple
 
 import numpy as np
 
@@ -44,17 +45,31 @@ class FewerDevicesPlacer(Shown):
     ) -> Assignment:
         """The schedule that is the shortest in simulation; of equal ones the first."""
         refuse_budget(self, budget_s, ONE_RULE)
-        devices, orders, rounds = list[IntArray](), list[IntArray](), list[int]()
         parts = nested_parts(problem)
-        for part in parts[1:] or parts:
-            on_it = on_part(problem, part)
-            for number, kind in enumerate(schedulers_for(on_it)):
-                schedule = kind().schedule(on_it)
-                devices.append(np.where(problem.graph.is_input, -1, part[schedule.devices]))
-                orders.append(schedule.order)
-                rounds.append(number)
-        best = shortest(problem, devices, rounds)
-        return assign(self, problem, devices[best], order=orders[best])
+        listed = listed_on(problem, parts[1:] or parts)
+        best = shortest(problem, listed)
+        return assign(self, problem, listed[best].devices, order=listed[best].order)
+
+
+class Listed(NamedTuple):
+    """What a list scheduler makes of a part of the machine."""
+
+    devices: IntArray  # (V,) of the whole machine
+    order: IntArray  # (n,)
+    turn: int  # of the scheduler, among those of the part
+
+
+def listed_on(problem: Problem, parts: list[IntArray]) -> list[Listed]:
+    """What all list schedulers make of each of some parts of the machine."""
+    found = []
+    for part in parts:
+        is_whole = len(part) == problem.topology.num_devices
+        on_it = problem if is_whole else on_part(problem, part)
+        for turn, kind in enumerate(schedulers_for(on_it)):
+            schedule = kind().schedule(on_it)
+            devices = np.where(problem.graph.is_input, -1, part[schedule.devices])
+            found.append(Listed(devices, schedule.order, turn))
+    return found
 
 
 def schedulers_for(problem: Problem) -> tuple[type[ListPlacer], ...]:
@@ -66,18 +81,22 @@ def schedulers_for(problem: Problem) -> tuple[type[ListPlacer], ...]:
     return SCHEDULERS
 
 
-def shortest(problem: Problem, devices: list[IntArray], rounds: list[int]) -> int:
-    """Which of (V,) assignments is the shortest in simulation; of equal ones the first.
+def shortest(problem: Problem, listed: list[Listed]) -> int:
+    """Which schedule is the shortest in simulation; of equal ones the first.
 
-    They are simulated round by round, one of each part in a round. A simulation ends where it takes
-    longer than the best so far, and parts differ more than schedulers.
+    They are simulated in turns, one of each part in a turn. A simulation ends where it takes longer
+    than the best so far, and parts differ more than schedulers. Where none fits in memory it is the
+    one that gets furthest.
     """
     distinct: dict[bytes, int] = {}
-    for i, row in enumerate(devices):
-        distinct.setdefault(row.tobytes(), i)
-    simulator, makespans = Simulator(problem), np.full(len(devices), inf)
-    for i in sorted(distinct.values(), key=rounds.__getitem__):
+    for i, one in enumerate(listed):
+        distinct.setdefault(one.devices.tobytes(), i)
+    simulator, makespans = Simulator(problem), np.full(len(listed), inf)
+    for i in sorted(distinct.values(), key=lambda i: listed[i].turn):
         (makespans[i],) = simulator.makespans(
-            problem.graph, devices[i][None], limit_s=makespans.min()
+            problem.graph, listed[i].devices[None], limit_s=makespans.min()
         )
-    return int(np.argmin(makespans))
+    if makespans.min() < inf:
+        return int(np.argmin(makespans))
+    table = np.stack([one.devices for one in listed])
+    return int(np.argmin(simulator.unfinished(problem.graph, table)))

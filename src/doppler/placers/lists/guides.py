@@ -1,6 +1,5 @@
 """Guides: what a policy compares its choices with, from list schedulers or any assignment."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -8,8 +7,8 @@ import numpy as np
 from doppler.base.arrays import FloatArray, IntArray
 from doppler.mdp.guide import NO_TIMES, Guide
 from doppler.mdp.instance import Instance, make_instance
-from doppler.mdp.parts import nested_parts, on_part
-from doppler.placers.lists.fewer_devices import SCHEDULERS
+from doppler.mdp.parts import nested_parts
+from doppler.placers.lists.fewer_devices import listed_on, shortest
 from doppler.policies.arrays.config import PolicyConfig
 from doppler.problem import Problem
 from doppler.sim.simulator import Simulator
@@ -17,11 +16,19 @@ from doppler.sim.simulator import Simulator
 
 def instance_for(config: object, problem: Problem) -> Instance:
     """The instance of a problem as a policy of this config reads it: with a guide, or without."""
-    instance = make_instance(problem)
+    return with_guide(config, make_instance(problem))
+
+
+def with_guide(config: object, instance: Instance) -> Instance:
+    """An instance with the best list schedule as its guide, if such a policy reads one.
+
+    One that has a guide keeps it.
+    """
     reads_guide = isinstance(config, PolicyConfig) and config.reads_guide
-    if not reads_guide or not instance.num_vertices:
+    if not reads_guide or not instance.num_vertices or len(instance.guide.devices):
         return instance
-    return replace(instance, guide=make_guide(instance, listed_best(problem)[instance.vertices]))
+    devices = listed_best(instance.problem)[instance.vertices]
+    return replace(instance, guide=make_guide(instance, devices))
 
 
 def make_guide(instance: Instance, devices: IntArray, simulator: Simulator | None = None) -> Guide:
@@ -49,35 +56,6 @@ def simulated_times(
 
 
 def listed_best(problem: Problem) -> IntArray:
-    """(V,) devices of the best list schedule, in simulation, on all devices or some of them.
-
-    Where none fits in memory it is the one that gets furthest.
-    """
-    devices, _ = listed_on(problem, nested_parts(problem))
-    best: IntArray = devices[best_of(problem, devices)]
-    return best
-
-
-def best_of(problem: Problem, devices: IntArray) -> int:
-    """Which of (K, V) devices is the best in simulation; of equal ones the first."""
-    simulator = Simulator(problem)
-    makespans = simulator.makespans(problem.graph, devices, threads=1)
-    if np.isfinite(makespans).any():
-        return int(np.argmin(makespans))
-    return int(np.argmin(simulator.unfinished(problem.graph, devices)))
-
-
-def listed_on(problem: Problem, parts: list[IntArray]) -> tuple[IntArray, IntArray]:
-    """(K, V) devices and (K, n) orders of all list schedulers on each of some parts."""
-    devices, orders = zip(*_listed_on(problem, parts), strict=True)
-    return np.stack(devices), np.stack(orders)
-
-
-def _listed_on(problem: Problem, parts: list[IntArray]) -> Iterator[tuple[IntArray, IntArray]]:
-    for part in parts:
-        is_whole = len(part) == problem.topology.num_devices
-        on_it = problem if is_whole else on_part(problem, part)
-        for kind in SCHEDULERS:
-            schedule = kind().schedule(on_it)
-            devices = np.where(problem.graph.is_input, -1, part[schedule.devices])
-            yield devices, schedule.order
+    """(V,) devices of the best list schedule, in simulation, on all devices or some of them."""
+    listed = listed_on(problem, nested_parts(problem))
+    return listed[shortest(problem, listed)].devices
