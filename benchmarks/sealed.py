@@ -18,10 +18,12 @@ communication four times computation) and `validation/7`. For every case there a
 - `known/CASE`: what `--seconds` of search on one core find, the list schedulers, the bound. Where
   `earlier` is there, it is the best of an earlier look.
 - `placed/CASE/SEED`: the policy by itself, greedily and as the best of 128 plain samples, on the
-  whole machine and on nested parts of it; placer `doppler` around it; the same placer with random
-  weights, and with random repair only; `auto`.
+  whole machine and on nested parts of it, with a list schedule as its guide and without one; the
+  guides themselves; placer `doppler` around it; the same placer with random weights, and with
+  random repair only; `auto`.
 
-`time/2000/10/3/SEED` gives each method ten seconds on a graph of about 2,000 vertices. Makespans
+`time/2000/10/3/SEED` gives each method ten seconds on a graph of about 2,000 vertices, and
+`time/bert-16/10/0/SEED` on a model in 16 parts. Makespans
 are simulated; gaps are above the best that any job found.
 """
 
@@ -33,7 +35,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatch
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from math import inf
 from pathlib import Path
 
@@ -57,12 +59,13 @@ from doppler.datasets.draw import seeded
 from doppler.datasets.machines import MOST_DEVICES, SEALED_MACHINES
 from doppler.datasets.sealed import SEALED_RATIOS, sealed_problem
 from doppler.datasets.sketch import with_ratio
+from doppler.mdp.instance import make_instance
 from doppler.mdp.parts import nested_parts, on_part
 from doppler.mdp.rollout import GREEDY, Roller, Sampling
 from doppler.placers import lower_bounds
 from doppler.placers.learned.config import NeighbourhoodConfig
 from doppler.placers.learned.doppler import DopplerPlacer
-from doppler.placers.lists.guides import instance_for
+from doppler.placers.lists.guides import instance_for, listed_best
 from doppler.policies.arrays.acting import play
 from doppler.policies.arrays.config import PolicyConfig
 from doppler.policies.kinds import make_any
@@ -80,8 +83,10 @@ HARD_RATIO, HARD_MACHINE = 4.0, "v100x8"
 SAMPLES, SAMPLE_SEED = 128, 1
 AUTO_S = 1.0
 LARGE, BUDGETS_S, NEAR = (2_000, 20_000), (1, 10, 60), 0.8
+LARGE_MODELS = (("bert", 16), ("mixtral", 4), ("mixtral", 16))  # of `time`, and their parts
 BY_ITSELF = ("greedy", "greedy on parts", "samples", "samples on parts")
-ROWS = (*BY_ITSELF, "doppler", "untrained", "random repair", "auto", "lists")
+UNGUIDED = tuple(f"{name}, no guide" for name in BY_ITSELF)
+ROWS = (*BY_ITSELF, *UNGUIDED, "guide", "doppler", "untrained", "random repair", "auto", "lists")
 METHODS = ("doppler", "auto", "from policy", "from heuristics", "from random")  # of `time`
 
 
@@ -105,8 +110,14 @@ def jobs(settings: Settings) -> list[Job]:
     for size in LARGE:
         for seconds in BUDGETS_S:
             for i in range(settings.sized):
-                work = partial(equal_time, settings, size, seconds, i)
+                work = partial(equal_time, settings, partial(large_problem, size, i), seconds)
                 found += [Job(f"time/{size}/{seconds}/{i}/{seed}", work, seed) for seed in seeds]
+    for name, parts in LARGE_MODELS:
+        make = partial(model_problem, name, parts, MODELS.index(name))
+        for seconds in BUDGETS_S:
+            work = partial(equal_time, settings, make, seconds)
+            case = f"time/{name}-{parts}/{seconds}/0"
+            found += [Job(f"{case}/{seed}", work, seed) for seed in seeds]
     return found
 
 
@@ -125,6 +136,7 @@ def cases(settings: Settings) -> dict[str, Callable[[], DrawnProblem]]:
     return found
 
 
+@lru_cache(maxsize=1)  # making it takes up to a minute
 def model_problem(name: str, parts: int, number: int) -> DrawnProblem:
     """A model of the gallery on a sealed machine that can hold it."""
     from doppler.frontends.models.full_size import make_full_example
@@ -185,7 +197,9 @@ def placed(settings: Settings, make: Callable[[], DrawnProblem], seed: int) -> R
     blank = make_any(PolicyConfig(), seed)
     random = DopplerPlacer(blank, search=NeighbourhoodConfig(random_shares=(1.0,)))
     found = {
-        **by_itself(placer, drawn),
+        **dict(zip(BY_ITSELF, by_itself(placer, drawn), strict=True)),
+        **dict(zip(UNGUIDED, by_itself(placer, drawn, guided=False), strict=True)),
+        "guide": played_s(drawn, listed_best(drawn.problem)[None]),
         "doppler": made_s,
         "untrained": policy_s(DopplerPlacer(blank), graph, topology)[0],
         "random repair": policy_s(random, graph, topology)[0],
@@ -194,7 +208,7 @@ def placed(settings: Settings, make: Callable[[], DrawnProblem], seed: int) -> R
     return {"inference_s": took_s} | {key: finite(value) for key, value in found.items()}
 
 
-def by_itself(placer: DopplerPlacer, drawn: DrawnProblem) -> dict[str, float]:
+def by_itself(placer: DopplerPlacer, drawn: DrawnProblem, *, guided: bool = True) -> list[float]:
     """Makespans of the policy's greedy choices and best of its plain samples: no search, no rule.
 
     On parts it is the best of the greedy choices on all devices, half of them, a quarter and so on,
@@ -203,32 +217,49 @@ def by_itself(placer: DopplerPlacer, drawn: DrawnProblem) -> dict[str, float]:
     parts = nested_parts(drawn.problem)
     seeds = np.arange(SAMPLES) + SAMPLE_SEED
     few = seeds[: max(SAMPLES // len(parts), 1)]
-    whole, *others = (partial(played_s, placer, drawn, part) for part in parts)
-    greedy_s, samples_s = whole(GREEDY, seeds[:1]), whole(Sampling(), seeds)
-    return {
-        "greedy": greedy_s,
-        "greedy on parts": min([greedy_s, *(each(GREEDY, seeds[:1]) for each in others)]),
-        "samples": samples_s,
-        "samples on parts": min(each(Sampling(), few) for each in (whole, *others)),
-    }
+    whole, *others = (Player(placer, drawn, part, guided=guided) for part in parts)
+    greedy_s, samples_s = whole.least_s(GREEDY, seeds[:1]), whole.least_s(Sampling(), seeds)
+    return [
+        greedy_s,
+        min([greedy_s, *(each.least_s(GREEDY, seeds[:1]) for each in others)]),
+        samples_s,
+        min(each.least_s(Sampling(), few) for each in (whole, *others)),
+    ]
 
 
-def played_s(
-    placer: DopplerPlacer, drawn: DrawnProblem, part: IntArray, sampling: Sampling, seeds: IntArray
-) -> float:
-    """The least makespan of the policy's episodes on some of the devices."""
-    is_whole = len(part) == drawn.topology.num_devices
-    problem = drawn.problem if is_whole else on_part(drawn.problem, part)
-    instance = instance_for(placer.config, problem)
-    weights = placer.arrays.on(instance)
-    played = play(Roller(instance), weights, placer.config, sampling, seeds, record=False)
-    table = instance.expand(part[played.devices])
+class Player:
+    """Episodes of a policy on some of the devices of a problem."""
+
+    def __init__(
+        self, placer: DopplerPlacer, drawn: DrawnProblem, part: IntArray, *, guided: bool
+    ) -> None:
+        is_whole = len(part) == drawn.topology.num_devices
+        problem = drawn.problem if is_whole else on_part(drawn.problem, part)
+        self.drawn, self.part, self.config = drawn, part, placer.config
+        self.instance = instance_for(placer.config, problem) if guided else make_instance(problem)
+        self.roller, self.weights = Roller(self.instance), placer.arrays.on(self.instance)
+
+    def least_s(self, sampling: Sampling, seeds: IntArray) -> float:
+        """The least makespan of an episode for each seed."""
+        played = play(self.roller, self.weights, self.config, sampling, seeds, record=False)
+        return played_s(self.drawn, self.instance.expand(self.part[played.devices]))
+
+
+def played_s(drawn: DrawnProblem, table: IntArray) -> float:
+    """The least makespan of (K, V) assignments."""
     return float(Simulator(drawn.problem).makespans(drawn.graph, table).min())
 
 
-def equal_time(settings: Settings, size: int, seconds: float, number: int, seed: int) -> Result:
+def large_problem(size: int, number: int) -> DrawnProblem:
+    """A sealed problem of nearly that number of vertices."""
+    return sealed_problem(number, min_vertices=round(NEAR * size), max_vertices=size)
+
+
+def equal_time(
+    settings: Settings, make: Callable[[], DrawnProblem], seconds: float, seed: int
+) -> Result:
     """What each method finds in the same time."""
-    drawn = sealed_problem(number, min_vertices=round(NEAR * size), max_vertices=size)
+    drawn = make()
     placer, graph, topology = judged(settings, seed), drawn.graph, drawn.topology
     found = {
         "doppler": policy_s(placer, graph, topology, seconds)[0],
@@ -237,7 +268,8 @@ def equal_time(settings: Settings, size: int, seconds: float, number: int, seed:
         "from heuristics": searched_s(graph, topology, seconds),
         "from random": from_random_s(graph, topology, seconds),
     }
-    about = {"graph": graph.name, "topology": topology.name}
+    about: Result = {"graph": graph.name, "topology": topology.name}
+    about |= {"vertices": len(graph.assigned), "devices": topology.num_devices}
     return about | {key: finite(value) for key, value in found.items()}
 
 

@@ -23,6 +23,7 @@ SHARED_MODULES = {
     "engine": "a package and its main module",
     "evaluate": "the values of a program, or of its graph, in numpy",
     "graph": "a package and its main module",
+    "guides": "assignments that a policy compares with: where it places, and where it learns",
     "io": "the package's value as a file",
     "kernel": "compiled code of the package",
     "kernels": "kernels of vertices: their torch code, and their measured speed",

@@ -6,20 +6,24 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 from mdp.playing import (
     Played,
     candidates_of,
+    graph_of,
     last_step_on,
     play,
     random_weights,
     replay,
     twenty_devices,
+    uniform,
 )
 from strategies import examples, graphs, topologies
 
 from doppler.graph import Graph, GraphBuilder, build_graph
 from doppler.mdp import Episode, Instance, make_instance
-from doppler.mdp.guide import Guide
+from doppler.mdp.guide import NO_GUIDE, Guide, slack_s
+from doppler.mdp.guide_kernel import fill_slack
 from doppler.mdp.rollout import NO_GROUP, UNASSIGNED, PartialAssignments, Roller, Sampling
 from doppler.problem import Problem
 from doppler.programs import random_dag
@@ -105,6 +109,61 @@ def test_small_graphs(data: st.DataObject, sampling: Sampling, most: int, seed: 
     again = play(instance, weights, sampling, seeds=seeds, partial=in_order)
     for one, other in zip(again.record, played.record, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+@settings(max_examples=examples(100))
+@given(data=st.data())
+def test_slack(data: st.DataObject) -> None:
+    topology = data.draw(topologies(max_devices=4))
+    graph = data.draw(graphs(max_vertices=12, num_devices=topology.num_devices))
+    instance = make_instance(Problem(graph, topology))
+    shape = (instance.num_vertices,)
+    devices = data.draw(arrays(np.int64, shape, elements=st.integers(0, topology.num_devices - 1)))
+    begin_s = data.draw(arrays(np.float64, shape, elements=st.sampled_from([0.0, 1.0, 2.5, 9.0])))
+    end_s = begin_s + instance.tables.exec_s[range(*shape), devices]
+    out, order = np.empty(shape), np.argsort(begin_s, kind="stable")
+    fill_slack(instance.tables, devices, order, begin_s, end_s, out)
+    expected = slack_s(instance.tables, devices, begin_s, end_s)
+    np.testing.assert_allclose(out, expected, rtol=1e-9, atol=1e-12 * end_s.max(initial=1.0))
+
+
+def test_slack_by_hand() -> None:
+    """A and B end at 1 and 2, then C, which reads both, at 9; D has its device for itself."""
+    graph = graph_of([1.0, 2.0, 1.0, 3.0], {(0, 2): 4.0, (1, 2): 0.0})
+    instance = make_instance(Problem(graph, uniform(3)))
+    devices, begin_s = np.array([0, 1, 1, 2]), np.array([0.0, 0.0, 8.0, 0.0])
+    end_s = np.array([1.0, 2.0, 9.0, 3.0])
+    move_s = Episode(instance).move_s(0, 0, 1)
+    assert move_s > 1
+    found = slack_s(instance.tables, devices, begin_s, end_s)
+    np.testing.assert_allclose(found, [8 - move_s - 1, 6, 0, 6])
+
+
+@pytest.mark.parametrize("kind", ["its own", "what is given", "of the instance", "none"])
+def test_which_guide_an_episode_has(kind: str) -> None:
+    """That of the partial assignments; else these; else that of the instance, with its times."""
+    graph = random_dag(vertices=30, depth=5, seed=0)
+    alone = make_instance(Problem(graph, Topology.preset("p100x4")))
+    rng = np.random.default_rng(0)
+    own, given_, other = (rng.integers(UNASSIGNED, 4, size=(2, 30)) for _ in range(3))
+    times = rng.random((1, 2, 30)) * alone.tables.scale_s
+    instance = alone if kind == "none" else replace(alone, guide=Guide(other[:1], times))
+    partial, expected = {
+        "its own": (PartialAssignments(given_, guide=Guide(own)), Guide(own)),
+        "what is given": (PartialAssignments(given_), Guide(given_)),
+        "of the instance": (PartialAssignments(), instance.guide),
+        "none": (PartialAssignments(), NO_GUIDE),
+    }[kind]
+    if kind == "of the instance":
+        assert Episode(instance).guide.tolist() == other[0].tolist()
+    roller, weights = Roller(instance), random_weights(instance)
+    rollouts = roller.play(weights, Sampling(), np.arange(2), partial=partial)
+    for b in range(2):
+        guide = expected.rows(slice(b, b + 1)) if len(expected.devices) else None
+        steps = replay(alone, rollouts.order[b], rollouts.devices[b], guide)
+        for step, (episode, vertex) in enumerate(steps):
+            features = episode.device_features(vertex)
+            np.testing.assert_allclose(rollouts.features[b, step], features, rtol=1e-5, atol=1e-6)
 
 
 @st.composite

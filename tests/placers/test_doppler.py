@@ -12,6 +12,7 @@ from policies.arrays.making import array_policy, write_policy
 from doppler import errors, programs
 from doppler.graph import Graph
 from doppler.mdp.instance import make_instance
+from doppler.mdp.parts import nested_parts, on_part
 from doppler.mdp.rollout import GREEDY
 from doppler.placers import Placer, make_placer, placer_names, solve
 from doppler.placers.auto import AutoPlacer
@@ -19,6 +20,7 @@ from doppler.placers.learned import doppler as doppler_placer
 from doppler.placers.learned.batches import Batch, BatchKind
 from doppler.placers.learned.config import NeighbourhoodConfig
 from doppler.placers.learned.doppler import POLICY_FILE, DopplerPlacer
+from doppler.placers.lists.guides import listed_best
 from doppler.placers.turns import PolicyTurns
 from doppler.policies.arrays import checkpoint
 from doppler.policies.arrays.checkpoint import read_provenance, shipped_bytes
@@ -51,7 +53,7 @@ class TestContract(PlacerContract):
 def test_the_best_proposal_is_placed() -> None:
     placer = DopplerPlacer(policy(), samples=100)
     devices, order, makespans = placer.propose(make_instance(Problem(graph(), TOPOLOGY)), seed=3)
-    assert devices.shape == order.shape == (103, 30)  # greedy ones on 4, 2 and 1 devices
+    assert devices.shape == order.shape == (106, 30)  # greedy and listed on 4, 2 and 1 devices
     placed = placer.place(Problem(graph(), TOPOLOGY), seed=3)
     trace = Simulator(TOPOLOGY).run(graph(), placed)
     assert trace.makespan_s == makespans.min() < makespans[0]
@@ -181,7 +183,11 @@ def test_policies_search_from_what_others_found() -> None:
         search.take(better[problem.graph.assigned], 0.0)  # nothing to add it to yet
         search.step()
         search.take(better[problem.graph.assigned], 0.0)
-        elites = [elite for one in search._populations for elite in one.elites]
+        elites = [elite for one in search._on_parts for elite in one.elites]
+        while search.next is not None and not search._populations:
+            search.step()
+        first = search._populations[0].elites[0]
+    assert np.array_equal(first.devices, better[problem.graph.assigned])
     assert any(np.array_equal(elite.devices, better[problem.graph.assigned]) for elite in elites)
 
 
@@ -237,20 +243,29 @@ def test_the_portfolio_includes_the_policy(tmp_path: Path) -> None:
 
 
 def test_parts_of_the_machine_are_tried_down_to_one_device() -> None:
-    devices, _, _ = DopplerPlacer(policy(), samples=64).propose(
-        make_instance(Problem(graph(), TOPOLOGY))
-    )
-    used = [len(np.unique(row)) for row in devices[:3]]
-    assert used[1] <= 2  # greedily on 4, 2 and 1 devices
+    problem = Problem(graph(), TOPOLOGY)
+    devices, _, _ = DopplerPlacer(policy(), samples=64).propose(make_instance(problem))
+    greedy, listed = devices[:6:2], devices[1:6:2]  # on 4, 2 and 1 devices
+    used = [len(np.unique(row)) for row in greedy]
+    assert used[1] <= 2
     assert used[2] == 1
+    for row, part in zip(listed, nested_parts(problem), strict=True):
+        expected = part[listed_best(on_part(problem, part))[problem.graph.assigned]]
+        assert row.tolist() == expected.tolist()
 
 
 def test_without_samples_there_is_one_greedy_assignment() -> None:
-    devices, _, makespans = DopplerPlacer(policy(), samples=0).propose(
-        make_instance(Problem(graph(), TOPOLOGY))
-    )
-    assert devices.shape == (1, 30)
-    assert makespans.shape == (1,)
+    """And the list schedule, where the search begins from those."""
+    instance = make_instance(Problem(graph(), TOPOLOGY))
+    found = [
+        DopplerPlacer(policy(), samples=0, search=NeighbourhoodConfig(list_starts=starts)).propose(
+            instance
+        )
+        for starts in (True, False)
+    ]
+    assert [devices.shape for devices, _, _ in found] == [(2, 30), (1, 30)]
+    assert [makespans.shape for _, _, makespans in found] == [(2,), (1,)]
+    assert np.array_equal(found[0][0][:1], found[1][0])
 
 
 def test_larger_problems_have_fewer_samples() -> None:
@@ -266,12 +281,12 @@ def test_larger_problems_have_fewer_samples() -> None:
     ]
     search = placer.search
     pairs = [n * (4 + search.vertex_pairs) for n in (1000, 3000)]
-    assert counts == [3 + search.max_samples, *(3 + search.max_pairs // count for count in pairs)]
+    assert counts == [6 + search.max_samples, *(6 + search.max_pairs // count for count in pairs)]
 
 
 @pytest.mark.parametrize("samples", [1, 40, 100, 5000])
 def test_all_kinds_of_samples_in_all_populations(samples: int) -> None:
-    """Half of the first are on parts of the machine; populations are dropped, down to one."""
+    """Populations have their turns in the first samples; then they are dropped, down to one."""
     placer, parts = DopplerPlacer(policy(), samples=samples), 5
     search = placer.search
     batches = list(placer._batches(make_instance(Problem(graph(), TOPOLOGY)), parts))
@@ -284,12 +299,13 @@ def test_all_kinds_of_samples_in_all_populations(samples: int) -> None:
     assert sum(batch.count for batch in initial) == expected
     if samples == 5000:
         count = min(samples // search.samples_per_population, search.max_populations)
-        assert {batch.population for batch in initial} == set(range(count))
+        assert count == 4
+        assert {batch.populations for batch in initial} == {count}
         for number in range(count):
-            mine = [batch for batch in initial if batch.population == number]
+            mine = [batch for batch in initial if batch.population % count == number]
+            assert len(mine) >= len(initial) // count
             assert len({(b.policy.select, b.policy.place) for b in mine}) == 3
-            assert {b.part == 0 for b in mine} == {number % 2 == 0}
-        assert {batch.part for batch in initial} == {0, 1, 2, 3}
+    assert all(batch.stays for batch in [*greedy, *initial])
     neighbours = [batch for batch in sampled if batch.kind is BatchKind.NEIGHBOUR]
     assert all(batch.keeps_order for batch in neighbours)
     left = [batch.populations for batch in neighbours]
@@ -312,7 +328,7 @@ def test_the_search_can_be_set() -> None:
     search = NeighbourhoodConfig(max_samples=70, max_islands=0)
     placer = DopplerPlacer(policy(), search=search)
     makespans = placer.propose(make_instance(Problem(graph(), TOPOLOGY)))[2]
-    assert len(makespans) == 3 + 70
+    assert len(makespans) == 6 + 70
 
 
 @pytest.mark.parametrize(

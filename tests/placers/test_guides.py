@@ -6,13 +6,23 @@ import numpy as np
 import pytest
 
 from doppler.datasets import draw_problem
+from doppler.graph import GraphBuilder
+from doppler.mdp.guide import Guide
+from doppler.mdp.instance import make_instance
 from doppler.mdp.parts import nested_parts
 from doppler.placers.lists.fewer_devices import listed_on, shortest
-from doppler.placers.lists.guides import instance_for, listed_best, make_guide, simulated_times
+from doppler.placers.lists.guides import (
+    instance_for,
+    listed_best,
+    make_guide,
+    simulated_times,
+    with_guide,
+)
 from doppler.policies.arrays.config import PolicyConfig
 from doppler.policies.configs import GdpConfig
 from doppler.problem import Problem
 from doppler.sim import Simulator
+from doppler.topology import read_topology
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +56,21 @@ def test_only_policies_that_read_a_guide_get_one(problem: Problem) -> None:
     assert guide.devices[0].tolist() == listed_best(problem)[problem.graph.assigned].tolist()
     for config in (PolicyConfig(features="paper"), GdpConfig(devices=2)):
         assert len(instance_for(config, problem).guide.devices) == 0
+
+
+def test_a_guide_that_is_there_is_kept(problem: Problem) -> None:
+    bare = make_instance(problem)
+    own = replace(bare, guide=Guide(np.zeros((1, bare.num_vertices), np.int64)))
+    assert with_guide(PolicyConfig(), own) is own
+    assert len(with_guide(PolicyConfig(), bare).guide.devices) == 1
+    assert with_guide(PolicyConfig(features="paper"), bare) is bare
+
+
+def test_where_nothing_is_assigned_there_is_no_guide() -> None:
+    builder = GraphBuilder("inputs")
+    builder.input("x", output_bytes=1)
+    instance = instance_for(PolicyConfig(), Problem(builder.build(), read_topology("p100x4")))
+    assert instance.num_vertices == len(instance.guide.devices) == 0
 
 
 def test_times_are_those_of_the_simulation(problem: Problem) -> None:

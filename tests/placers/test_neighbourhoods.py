@@ -11,6 +11,7 @@ from mdp.playing import graph_of, uniform
 from policies.arrays.making import array_policy
 
 from doppler.base.arrays import IntArray
+from doppler.mdp.guide import Guide
 from doppler.mdp.instance import Instance, make_instance
 from doppler.mdp.rollout import UNASSIGNED, PartialAssignments
 from doppler.placers.learned.config import NeighbourhoodConfig
@@ -35,7 +36,10 @@ def larger(vertices: int = 200) -> Instance:
 
 
 def filled(config: NeighbourhoodConfig = CONFIG) -> tuple[Population, IntArray, IntArray]:
-    """After 20 random assignments, the best of which are 2, 4, 5 and 6; and their orders."""
+    """After 20 random assignments, the best of which are 2, 4, 5 and 6; and their orders.
+
+    Those are at random: an elite has the order of its simulation instead.
+    """
     rng = np.random.default_rng(0)
     devices = rng.integers(4, size=(20, 200))
     order = rng.permuted(np.tile(np.arange(200), (20, 1)), axis=1)
@@ -47,11 +51,45 @@ def filled(config: NeighbourhoodConfig = CONFIG) -> tuple[Population, IntArray, 
 
 
 def test_the_best_are_kept_of_those_as_good_the_last() -> None:
-    population, devices, order = filled()
+    population, devices, _ = filled()
     assert [elite.cost for elite in population.elites] == [(1.0, 0), (2.0, 0), (3.0, 0), (4.0, 0)]
     for elite, row in zip(population.elites, BEST, strict=True):
         np.testing.assert_array_equal(elite.devices, devices[row])
-        np.testing.assert_array_equal(elite.order, order[row])
+
+
+def test_elites_have_the_order_and_the_times_of_their_simulation() -> None:
+    population, _, order = filled()
+    instance = population.instance
+    simulator = Simulator(instance.problem)
+    producers, readers = instance.edges
+    for elite in population.elites:
+        assignment = instance.assignment(elite.devices, order[0], "")
+        trace = simulator.run(instance.graph, assignment)
+        execs = ~trace.is_transfer
+        begin_s, end_s = np.zeros((2, instance.graph.num_vertices))
+        begin_s[trace.vertex[execs]] = trace.begin_s[execs]
+        end_s[trace.vertex[execs]] = trace.end_s[execs]
+        assert sorted(elite.order) == list(range(200))
+        assert (np.diff(begin_s[instance.vertices][elite.order]) >= 0).all()
+        place = np.argsort(elite.order)
+        assert (place[producers] < place[readers]).all()
+        np.testing.assert_array_equal(elite.times[0], end_s[instance.vertices])
+        assert elite.times[1].min() == 0 < elite.times[1].max()
+
+
+def test_assignments_of_others_are_judged_by_their_simulation() -> None:
+    population, devices, _ = filled()
+    instance = population.instance
+    same, order, makespans = population.judged(devices[:3])
+    np.testing.assert_array_equal(same, devices[:3])
+    table = instance.expand(devices[:3])
+    expected = Simulator(instance.problem).makespans(instance.graph, table)
+    assert makespans.tolist() == expected.tolist()
+    assert order.shape == (3, 200)
+    for row in order:
+        place = np.argsort(row)
+        assert (place[instance.edges[0]] < place[instance.edges[1]]).all()
+    assert [len(each) for each in population.judged(devices[:0])] == [0, 0, 0]
 
 
 def test_adding_tells_whether_the_best_is_new() -> None:
@@ -76,16 +114,20 @@ def test_neighbours_on_a_part_have_its_devices() -> None:
     part = PolicyRepair(array_policy(PolicyConfig(width=2, rounds=1)), instance, np.array([1, 3]))
     rows = np.array([[0, 1, 2, 3, UNASSIGNED] * 2])
     groups = np.zeros(10, np.int64)
-    within = part.within(PartialAssignments(rows, groups))
+    guide = Guide(np.array([[3, 3, 2, 1, UNASSIGNED] * 2]), np.ones((1, 2, 10)))
+    within = part.within(PartialAssignments(rows, groups, guide=guide))
     assert within.devices.tolist() == [[UNASSIGNED, 0, UNASSIGNED, 1, UNASSIGNED] * 2]
     assert within.groups is groups
+    assert within.guide.devices.tolist() == [[1, 1, UNASSIGNED, 0, UNASSIGNED] * 2]
+    assert within.guide.times is guide.times
     whole = PolicyRepair(part.policy, instance, np.arange(4))
     assert whole.within(PartialAssignments(rows)).devices.tolist() == rows.tolist()
 
 
 @pytest.mark.parametrize("config", [ALWAYS, NEVER])
 def test_most_vertices_stay_where_they_are(config: NeighbourhoodConfig) -> None:
-    population, devices, order = filled(config)
+    population, devices, _ = filled(config)
+    order = {i: elite.order for i, elite in zip(BEST, population.elites, strict=True)}
     partial = population.neighbours(60, np.random.default_rng(0), 0.0)
     rows, groups = partial.devices, partial.groups
     assert rows.shape == (60, 200)
@@ -108,6 +150,20 @@ def test_most_vertices_stay_where_they_are(config: NeighbourhoodConfig) -> None:
                 assert len(steps) == steps[-1] - steps[0] + 1
     assert len(kept_of) == CONFIG.elites
     assert 0.7 < (rows >= 0).mean() < 1.0
+
+
+@pytest.mark.parametrize("keep_order", [False, True])
+def test_neighbours_are_guided_by_what_is_left_of_their_parents(keep_order: bool) -> None:
+    population, _, _ = filled()
+    partial = population.neighbours(30, np.random.default_rng(0), 0.5, keep_order=keep_order)
+    np.testing.assert_array_equal(partial.guide.devices, partial.devices)
+    parents = set()
+    for row, times in zip(partial.devices, partial.guide.times, strict=True):
+        (parent,) = (i for i, e in enumerate(population.elites) if (e.times == times).all())
+        differing = [(row != elite.devices).sum() for elite in population.elites]
+        assert np.argmin(differing) == parent
+        parents.add(parent)
+    assert parents == set(range(CONFIG.elites))
 
 
 def test_groups_are_whole() -> None:
@@ -134,8 +190,9 @@ def test_groups_are_whole() -> None:
 @pytest.mark.parametrize("random_share", [0.5, 1.0])
 def test_some_are_repaired_at_random(config: NeighbourhoodConfig, random_share: float) -> None:
     """Then something is elsewhere; together if it is a group."""
-    population, devices, order = filled(config)
-    of = {order[i].tobytes(): devices[i] for i in BEST}
+    population, _, _ = filled(config)
+    of = {elite.order.tobytes(): elite.devices for elite in population.elites}
+    assert len(of) == CONFIG.elites
     partial = population.neighbours(200, np.random.default_rng(0), random_share)
     groups = partial.groups if config is ALWAYS else np.arange(200)
     for row, turns in zip(partial.devices, partial.orders, strict=True):
@@ -264,10 +321,13 @@ def test_where_nothing_runs_the_more_gets_done_the_better() -> None:
     np.testing.assert_array_equal(np.isinf(makespans), left > 0)
     failed = np.flatnonzero(left > 0)
     assert len(set(left[failed].tolist())) > 1
-    population, order = Population(instance, CONFIG), np.tile(np.arange(4), (16, 1))
+    population, order = Population(instance, CONFIG), np.tile([1, 0, 2, 3], (16, 1))
     population.add(every[failed], order[failed], makespans[failed])
     costs = [elite.cost for elite in population.elites]
     assert costs == sorted({(inf, count) for count in left[failed].tolist()})[: CONFIG.elites]
+    for elite in population.elites:  # which has no simulated order, nor times
+        assert elite.order.tolist() == [1, 0, 2, 3]
+        assert elite.times.tolist() == [[-1.0] * 4, [0.0] * 4]
     runs = np.flatnonzero(left == 0)
     assert len(runs)
     population.add(every[runs], order[runs], makespans[runs])

@@ -303,5 +303,5 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
 def test_the_version_of_the_features_is_written(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("doppler.policies.arrays.checkpoint.FEATURE_VERSION", 5)
-    assert_refused(path, "version '4' of the features, this doppler computes version '5'")
+    monkeypatch.setattr("doppler.policies.arrays.checkpoint.FEATURE_VERSION", 6)
+    assert_refused(path, "version '5' of the features, this doppler computes version '6'")

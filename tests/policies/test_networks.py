@@ -14,6 +14,7 @@ from doppler.graph import Graph, build_graph
 from doppler.graph.levels import Levels
 from doppler.mdp import FEATURE_SETS, Episode, Instance, make_instance
 from doppler.mdp.features import CROWDED, DEVICE_FEATURES, OVERFULL, TIE
+from doppler.mdp.guide import Guide
 from doppler.mdp.kernel import Weights
 from doppler.mdp.rollout import (
     GREEDY,
@@ -168,8 +169,15 @@ def test_the_encoder_and_sel_follow_their_equations(rounds: int) -> None:
     np.testing.assert_allclose(scored(policy, instance).select.numpy(), expected, **CLOSE)
 
 
+def random_guide(instance: Instance) -> Guide:
+    """Two assignments with gaps, and random seconds."""
+    rng, size = np.random.default_rng(1), (2, instance.num_vertices)
+    times = rng.random((2, *size)) * instance.tables.scale_s
+    return Guide(rng.integers(UNASSIGNED, instance.num_devices, size=size), times)
+
+
 def logits_by_hand(
-    policy: DualPolicy, instance: Instance, rollouts: Rollouts, b: int
+    policy: DualPolicy, instance: Instance, rollouts: Rollouts, b: int, guide: Guide
 ) -> np.ndarray:
     """(n, C) PLC's logits at each step of episode b, from the equation of `Place`."""
     place = policy.place
@@ -178,7 +186,7 @@ def logits_by_hand(
     h = policy.encoder(make_inputs(instance))
     z = policy.features(make_inputs(instance).vertices)
     table = torch.zeros(rollouts.scored[b].shape)
-    steps = replay(instance, rollouts.order[b], rollouts.devices[b])
+    steps = replay(instance, rollouts.order[b], rollouts.devices[b], guide)
     for step, (episode, v) in enumerate(steps):
         scored = rollouts.scored[b, step].tolist()
         seen = torch.as_tensor(episode.device_features(v), dtype=torch.float32)
@@ -193,25 +201,32 @@ def logits_by_hand(
     return table.numpy()
 
 
+@pytest.mark.parametrize("is_guided", [False, True])
 @pytest.mark.parametrize("features", ["paper", "default"])
 @pytest.mark.parametrize(
     "machine",
     ["reference:1", "cpu2", "a100x2-t4x2", "v100x8", "v100x8 small", "twenty", "twenty small"],
 )
-def test_teacher_forced_logits_equal_those_of_each_step(features: str, machine: str) -> None:
+def test_teacher_forced_logits_equal_those_of_each_step(
+    features: str, machine: str, is_guided: bool
+) -> None:
     policy = small_policy(features)
     alone = make_instance(Problem(chain(), uniform(1)))
     instance = alone if machine == "reference:1" else larger(machine)
     scores = scored(policy, instance)
     given_ = np.random.default_rng(0).integers(instance.num_devices, size=instance.num_vertices)
     partial = PartialAssignments(np.stack([np.full_like(given_, UNASSIGNED), given_]))
+    guide = Guide(partial.devices)  # without another, what is given already is compared with
+    if is_guided:
+        guide = random_guide(instance)
+        partial = partial._replace(guide=guide)
     weights = weights_of(policy, scores)
     rollouts = Roller(instance).play(weights, Sampling(), np.arange(2), partial=partial)
     with torch.no_grad():
         logits = policy.place(scores.place, steps_of(scores.select, rollouts)).numpy()
         assert logits.shape == (2, instance.num_vertices, min(instance.num_devices, 12))
         for b in range(2):
-            expected = logits_by_hand(policy, instance, rollouts, b)
+            expected = logits_by_hand(policy, instance, rollouts, b, guide.rows(slice(b, b + 1)))
             np.testing.assert_allclose(logits[b], expected, **CLOSE)
     assert instance.num_devices == 1 or logits.std(axis=2).max() > 1e-3
 

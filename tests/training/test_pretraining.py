@@ -23,6 +23,7 @@ from doppler.errors import (  # noqa: E402
     Interrupted,
     UnknownNameError,
 )
+from doppler.placers.learned.config import NeighbourhoodConfig  # noqa: E402
 from doppler.placers.learned.doppler import DopplerPlacer  # noqa: E402
 from doppler.policies.arrays import checkpoint  # noqa: E402
 from doppler.policies.arrays.checkpoint import read_provenance  # noqa: E402
@@ -39,6 +40,7 @@ from doppler.runs.validation_set import (  # noqa: E402
 )
 from doppler.sim import Simulator  # noqa: E402
 from doppler.training.api import describe, pretraining, starting_policy  # noqa: E402
+from doppler.training.trained import placer_of  # noqa: E402
 from doppler.training.trainer import Trainer  # noqa: E402
 
 RECIPE = Recipe(
@@ -234,7 +236,10 @@ def test_gaps_of_a_family() -> None:
 def test_a_policy_is_measured_as_it_places() -> None:
     drawn = replace(RECIPE, validation=6).draw_validation()
     policy = make_policy(PolicyConfig(width=4, rounds=1), 0)
-    placer = DopplerPlacer(policy, samples=4)
+    alone = NeighbourhoodConfig(list_starts=False)
+    placer = DopplerPlacer(policy, samples=4, search=alone)
+    assert not placer_of(policy, samples=4).search.list_starts
+    assert placer_of(policy).search.list_starts  # as it is used after training
     made = []
     for problem in drawn:
         placed = placer.place(problem.problem)

@@ -1,6 +1,7 @@
 """Mode `fixed`, written to be read: tasks run in the order of a schedule, in virtual time."""
 
 from math import isinf
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,6 +14,9 @@ from doppler.scheduler.memory import MemoryInOrder
 from doppler.sim.config import SimConfig
 from doppler.tasks import Tasks, dependencies
 from doppler.trace import Trace, build_trace
+
+if TYPE_CHECKING:
+    from doppler.sim.kernel import Arrays
 
 
 def schedule_for(
@@ -67,4 +71,20 @@ def run_fixed(
     times = (ready, begin, end)
     return build_trace(
         graph, topology, tasks, times, placer=assignment.placer, plan=assignment.memory
+    )
+
+
+def hostless_arrays(problem: Problem, arrays: "Arrays") -> "Arrays":
+    """The problem as list scheduling sees it: no host, no noise."""
+    from doppler.sim.kernel import UNLIMITED
+
+    rooms = np.concatenate([problem.slots, problem.lanes])
+    return arrays._replace(
+        exec_s=np.array(problem.costs.exec_s[None]),
+        transfer_factor=np.zeros((0, 0, 0)),
+        capacity=np.where(rooms > 0, rooms, UNLIMITED),
+        dispatch_s=0.0,
+        completion_s=0.0,
+        ahead=0,
+        eager_transfers=False,
     )

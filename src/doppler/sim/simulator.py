@@ -20,7 +20,7 @@ from doppler.resolve import as_assignment, as_problem
 from doppler.schedule import Schedule, all_tasks
 from doppler.scheduler.choose import FIXED, ORDER, priorities
 from doppler.sim.config import SimConfig
-from doppler.sim.fixed import schedule_for
+from doppler.sim.fixed import hostless_arrays, schedule_for
 from doppler.sim.noise import draw
 from doppler.sim.planned import run_planned
 from doppler.sim.reference import ReferenceSimulator, SimulatorBase, checked_plan
@@ -364,22 +364,6 @@ class Simulator(SimulatorBase):
         }
         self._fixed = problem, fixed
         return fixed
-
-
-def hostless_arrays(problem: Problem, arrays: "Arrays") -> "Arrays":
-    """The problem as list scheduling sees it: no host, no noise."""
-    from doppler.sim.kernel import UNLIMITED
-
-    rooms = np.concatenate([problem.slots, problem.lanes])
-    return arrays._replace(
-        exec_s=np.array(problem.costs.exec_s[None]),
-        transfer_factor=np.zeros((0, 0, 0)),
-        capacity=np.where(rooms > 0, rooms, UNLIMITED),
-        dispatch_s=0.0,
-        completion_s=0.0,
-        ahead=0,
-        eager_transfers=False,
-    )
 
 
 def _num_threads(threads: int | None) -> int:

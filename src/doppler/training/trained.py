@@ -13,10 +13,12 @@ Trained = DopplerPlacer | LearnedPlacer
 def placer_of(policy: TrainablePolicy, *, samples: int | None = None) -> Trained:
     """The placer that places by a policy, with `samples` or as many as it usually takes.
 
-    A number of samples is to judge the policy by, so list schedules are none of them.
+    A number of samples is to judge the policy by: without list schedules, and without polishing.
     """
     if isinstance(policy, DualPolicy):
-        judging = NeighbourhoodConfig(list_starts=samples is None)
+        judging = (
+            None if samples is None else NeighbourhoodConfig(list_starts=False, polishing_moves=0)
+        )
         return DopplerPlacer(policy, samples=samples, search=judging)
     assert isinstance(policy, RivalPolicy)
     return LearnedPlacer(policy) if samples is None else LearnedPlacer(policy, samples=samples)

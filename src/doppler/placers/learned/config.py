@@ -9,10 +9,11 @@ from doppler.errors import ConfigError
 _POSITIVE = (
     *("max_pairs", "min_samples", "max_samples", "min_samples_per_thread", "initial_batch"),
     *("max_populations", "samples_per_population", "elites", "batch_pairs", "min_batch"),
-    *("max_batch", "max_batches", "frontier", "max_tries"),
+    *("max_batch", "max_batches", "frontier", "max_tries", "polished", "polishing_rounds"),
 )
 _SHARES = (
     *("initial_share", "max_destroyed", "near_probability", "used_probability", "grouped_share"),
+    "polishing_share",
 )
 
 
@@ -30,15 +31,15 @@ class OperatorSettings(NamedTuple):
 class NeighbourhoodConfig:
     """How placer `doppler` searches: samples, populations, destroy and repair operators.
 
-    The paper has no such search, so no number is from it. `max_pairs` and `max_samples` were
-    raised after a measurement on the zero-shot problems (docs/results/zero-shot.md). The others
-    were chosen by trials on splits `train` and `validation` of the random problems and on the
-    paper's six graphs, those of threads and batches by their time.
+    The paper has no such search, so no number is from it. `max_samples` was raised after a
+    measurement on the zero-shot problems (docs/results/zero-shot.md). The others were chosen by
+    trials on splits `train` and `validation` of the random problems and on the paper's six graphs,
+    those of threads and batches by their time.
     """
 
     # Samples: assignments that are made and simulated. Their cost is counted in pairs of a vertex
     # and a device.
-    max_pairs: int = 40_000_000  # in all samples: about a second
+    max_pairs: int = 24_000_000  # in all samples: half of about a second
     vertex_pairs: int = 8  # that a vertex costs besides its devices, mostly for its simulation
     min_samples: int = 32  # however large the problem
     max_samples: int = 24576  # however small
@@ -74,6 +75,14 @@ class NeighbourhoodConfig:
     near_probability: float = 0.75  # that random repair takes the device of a neighbouring vertex
     used_probability: float = 0.5  # if not, that it takes one by how many vertices are there
 
+    # Polishing: local moves, annealed, from the best of all populations.
+    polished: int = 2  # assignments
+    polishing_moves: float = 2.0  # of each, times the number of samples
+    polishing_rounds: int = 8  # each goes on from the best; the clock is looked at in between
+    polishing_share: float = 0.3  # of a budget in seconds, at its end
+    hot: float = 1e-3  # temperature at the beginning, as a share of the makespan
+    cold: float = 1e-5  # and at the end
+
     # Groups of vertices that are destroyed and repaired as one.
     grouped_share: float = 0.3  # of the batches
     min_group_work: float = 1 / 16  # of a device's mean work: limits of the largest group's,
@@ -91,6 +100,8 @@ class NeighbourhoodConfig:
         for name, share in [*shares.items(), *(("random_shares", x) for x in self.random_shares)]:
             if not 0 <= share <= 1:
                 raise ConfigError(f"{name} is {share}, must be between 0 and 1")
+        if not 0 < self.cold <= self.hot or self.polishing_moves < 0:
+            raise ConfigError("cold must be positive and at most hot, polishing_moves not negative")
         if not 0 < self.min_group_work <= self.max_group_work:
             raise ConfigError("min_group_work must be positive, and at most max_group_work")
 
@@ -102,6 +113,10 @@ class NeighbourhoodConfig:
         """How many of these samples are made at a time."""
         size = min(max(self.batch_pairs // max(pairs, 1), self.min_batch), self.max_batch)
         return max(size, -(-samples // self.max_batches))
+
+    def moves(self, samples: int) -> int:
+        """How many moves a round of polishing has for each assignment, after that many samples."""
+        return round(self.polishing_moves * samples / self.polishing_rounds)
 
     def operators(self, random_share: float) -> OperatorSettings:
         """What the operators take, where this share is repaired at random."""

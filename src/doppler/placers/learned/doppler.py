@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from itertools import zip_longest
+from math import inf
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Union
@@ -41,16 +42,18 @@ class DopplerPlacer(Shown):
     """The best of some greedy and many sampled assignments of a policy, in simulation.
 
     The policy may have been trained on any graphs and topologies (Sec. 6, transfer). It places on
-    the whole machine and, by turns, on the best half of it, the best quarter and so on, and on
-    islands of devices that are close, as little may be gained by many where transfers are slow.
-    Two thirds of these samples are only half the policy's: the critical-path rule selects, or
-    places, as on graphs unlike those it was trained on that is the safer choice.
+    the whole machine, on the best half of it, the best quarter and so on, and on islands of devices
+    that are close, as little may be gained by many where transfers are slow. There it also has the
+    best list schedule, which guides it. Search begins on the best of these parts. Two thirds of the
+    first samples are only half the policy's: the critical-path rule selects, or places, as on
+    graphs unlike those it was trained on that is the safer choice.
 
     Most samples then come from large-neighbourhood search: a part of one of the best assignments
     so far is unassigned and assigned again in the same order (see `Population`). The policy repairs
     all of it, half of it or none, in turn; the rest is repaired at random, as where the policy errs
-    it would err again. Search starts from several independent populations; the worse half is
-    dropped at each stage.
+    it would err again. There are several independent populations; the worse half is dropped at each
+    stage. In the end the best are polished: vertices are moved, one or a few at a time, as in
+    placer `annealing`.
 
     Nothing here needs torch, whatever the policy was trained with.
 
@@ -137,20 +140,30 @@ class DopplerPlacer(Shown):
     ) -> tuple[Samples, bool]:
         """All assignments that were made, and whether Ctrl-C ended the search."""
         warm_up_policy()
-        began, limit_s = monotonic(), self.seconds if budget_s is None else budget_s
-        found: list[Samples] = []
+        limit_s = self.seconds if budget_s is None else budget_s
+        until, found = monotonic() + (inf if limit_s is None else limit_s), list[Samples]()
         with closing(self.begin(instance, seed)) as search:
             try:
-                while search.next is not None:
-                    late = limit_s is not None and monotonic() - began > limit_s
-                    if found and late:
-                        break
-                    found.append(search.step())
+                found.extend(self._made(search, until, limit_s))
             except (KeyboardInterrupt, Interrupted):
                 if not found:
                     raise
                 return joined(found), True
         return joined(found), False
+
+    def _made(self, search: PolicySearch, until: float, limit_s: float | None) -> Iterator[Samples]:
+        """The samples of all batches, then what polishing makes of the best, as time allows."""
+        polishing_s = 0.0 if limit_s is None else self.search.polishing_share * limit_s
+        samples = 0
+        while search.next is not None and not (samples and monotonic() > until - polishing_s):
+            made = search.step()
+            samples += len(made[0])
+            yield made
+        moves = self.search.moves(samples)
+        for number in range(self.search.polishing_rounds if moves else 0):
+            if monotonic() > until:
+                break
+            yield search.polish(moves, number)
 
     def begin(self, instance: Instance, seed: int) -> PolicySearch:
         """The search before its first batch; close it after use."""

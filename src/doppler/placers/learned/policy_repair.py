@@ -55,7 +55,9 @@ class PolicyRepair:
         where the policy reads none.
         """
         guide = self.instance.guide.devices
-        return self.devices[guide] if len(guide) else guide
+        if not len(guide):
+            return np.zeros((0, self.whole.num_vertices), np.int64)
+        return self.devices[guide]
 
     @cached_property
     def rollers(self) -> list[Roller]:

@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import cached_property
+from itertools import chain
 from math import inf
 
 import numpy as np
@@ -12,8 +14,10 @@ from doppler.mdp.instance import Instance
 from doppler.mdp.rollout import NOTHING_ASSIGNED
 from doppler.placers.learned.batches import Batch, BatchKind
 from doppler.placers.learned.config import NeighbourhoodConfig
-from doppler.placers.learned.neighbourhoods import Population
+from doppler.placers.learned.neighbourhoods import Elite, Population
 from doppler.placers.learned.policy_repair import PolicyRepair, Samples, joined
+from doppler.placers.search.improver import Improver
+from doppler.sim.config import SimConfig
 
 
 class PolicySearch:
@@ -82,6 +86,37 @@ class PolicySearch:
         every = [*ranked, *(Population(self.instance, config, part) for part in parts)]
         return every[:count]
 
+    def polish(self, moves: int, number: int) -> Samples:
+        """What local moves make of the best assignments in a round of polishing, by its number.
+
+        The temperature falls from round to round, and each begins with the best so far.
+        """
+        populations = best_first(self._populations or self._on_parts)
+        config = populations[0].config
+        elites = sorted(chain.from_iterable(one.elites for one in populations), key=cost_of)
+        rows = {one.devices.tobytes(): one.devices for one in elites}
+        best = np.stack([*rows.values()][: config.polished])
+        hot, cold = (
+            config.hot * (config.cold / config.hot) ** (i / config.polishing_rounds)
+            for i in (number, number + 1)
+        )
+        devices, makespans = self._improver.improve(
+            self.instance.expand(best),
+            moves,
+            hot=hot,
+            cold=cold,
+            seed=int(np.random.default_rng([self.seed, number, 1]).integers(2**31)),
+            threads=self.parts[0].threads,
+        )
+        devices = devices[:, self.instance.vertices]
+        order = np.tile(populations[0].elites[0].order, (len(devices), 1))
+        populations[0].add(devices, order, makespans)
+        return devices, order, makespans
+
+    @cached_property
+    def _improver(self) -> Improver:
+        return Improver(self.instance.problem, SimConfig())
+
     def take(self, devices: IntArray, makespan_s: float) -> None:
         """Add an assignment that others found, (n,) devices, to the best population.
 
@@ -100,7 +135,14 @@ class PolicySearch:
 
 def best_first(populations: Sequence[Population]) -> list[Population]:
     """Those that are not empty, the best first."""
-    return sorted((one for one in populations if one.elites), key=lambda one: one.elites[0].cost)
+    return sorted(
+        (one for one in populations if one.elites), key=lambda one: cost_of(one.elites[0])
+    )
+
+
+def cost_of(elite: Elite) -> tuple[float, int]:
+    """What elites are compared by."""
+    return elite.cost
 
 
 def make_samples(

@@ -19,7 +19,8 @@ from doppler.problem import Problem
 from doppler.schedule import Schedule, all_tasks
 from doppler.scheduler.choose import FIFO, FIXED, ORDER
 from doppler.sim.config import SimConfig
-from doppler.sim.simulator import Simulator, hostless_arrays
+from doppler.sim.fixed import hostless_arrays
+from doppler.sim.simulator import Simulator
 from doppler.tasks import enumerate_tasks
 
 
