@@ -29,6 +29,7 @@ import os
 import sys
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -41,6 +42,7 @@ from doppler.datasets import DrawnProblem, draw_problem
 from doppler.errors import DopplerError
 from doppler.mdp import make_instance
 from doppler.placers.auto import AutoPlacer
+from doppler.placers.auto_config import AutoConfig
 from doppler.placers.bounds.lower import ROUNDING
 from doppler.placers.learned.doppler import DopplerPlacer
 from doppler.placers.registry import make_placer
@@ -138,10 +140,11 @@ def from_policy(problem: Problem, seconds: float, seed: int) -> np.ndarray:
 
 
 def _placed(name: str, problem: Problem, seconds: float, seed: int) -> np.ndarray:
-    placer = AutoPlacer() if name == "auto" else make_placer(name)
+    placer = AutoPlacer(config=AUTO) if name == "auto" else make_placer(name)
     return placer.place(problem, seed=seed, budget_s=seconds).devices
 
 
+AUTO = AutoConfig()
 METHODS: dict[str, Callable[[Problem, float, int], np.ndarray]] = {
     **{name: partial(_placed, name) for name in ("auto", *SINGLE, *AT_ONE_SECOND)},
     "from policy": from_policy,
@@ -234,6 +237,7 @@ def main() -> None:
     running.add_argument("patterns", nargs="+")
     running.add_argument("--results", type=Path, default=Path("auto-members.jsonl"))
     running.add_argument("--label", default="auto", help="the name that `auto` has in the results")
+    running.add_argument("--policy-share", type=float, help="`auto` with this share for the policy")
     commands.add_parser("list", help="the names of all jobs")
     commands.add_parser("show", help="print the tables").add_argument("files", type=Path, nargs="+")
     options = parser.parse_args()
@@ -242,6 +246,9 @@ def main() -> None:
     elif options.command == "list":
         print("\n".join(job.name for job in jobs()))
     else:
+        if options.policy_share is not None:
+            global AUTO
+            AUTO = replace(AUTO, learned_share=options.policy_share, prior=(0.0, 0.0))
         count_processor_seconds()
         every = [
             Job(job.name.replace("auto/", f"{options.label}/", 1), job.work, job.seed)

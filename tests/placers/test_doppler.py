@@ -53,7 +53,8 @@ class TestContract(PlacerContract):
 def test_the_best_proposal_is_placed() -> None:
     placer = DopplerPlacer(policy(), samples=100)
     devices, order, makespans = placer.propose(make_instance(Problem(graph(), TOPOLOGY)), seed=3)
-    assert devices.shape == order.shape == (106, 30)  # greedy and listed on 4, 2 and 1 devices
+    polished = 2 * 8  # assignments and rounds
+    assert devices.shape == order.shape == (6 + 100 + polished, 30)
     placed = placer.place(Problem(graph(), TOPOLOGY), seed=3)
     trace = Simulator(TOPOLOGY).run(graph(), placed)
     assert trace.makespan_s == makespans.min() < makespans[0]
@@ -161,7 +162,9 @@ def test_the_portfolio_respects_how_long_a_policy_may_be_sampled(
 
 
 def test_turns_of_the_policy_make_what_the_placer_makes() -> None:
-    problem, placer = Problem(graph(), TOPOLOGY), DopplerPlacer(policy(), samples=64)
+    """But for polishing, since annealing has turns of its own."""
+    problem = Problem(graph(), TOPOLOGY)
+    placer = DopplerPlacer(policy(), samples=64, search=NeighbourhoodConfig(polishing_moves=0))
     with closing(PolicyTurns(placer, problem, 3, 0.1)) as taker:
         taker.turn(1e9, 1e9)
         assert not taker.has_time(1e9)  # nothing is left to try
@@ -269,7 +272,7 @@ def test_without_samples_there_is_one_greedy_assignment() -> None:
 
 
 def test_larger_problems_have_fewer_samples() -> None:
-    few = NeighbourhoodConfig(max_pairs=4_000_000, max_samples=2048)
+    few = NeighbourhoodConfig(max_pairs=4_000_000, max_samples=2048, polishing_moves=0)
     placer = DopplerPlacer(policy(), search=few)
     counts = [
         len(
@@ -325,7 +328,7 @@ def test_where_the_rule_places_neighbours_differ_in_their_order() -> None:
 
 
 def test_the_search_can_be_set() -> None:
-    search = NeighbourhoodConfig(max_samples=70, max_islands=0)
+    search = NeighbourhoodConfig(max_samples=70, max_islands=0, polishing_moves=0)
     placer = DopplerPlacer(policy(), search=search)
     makespans = placer.propose(make_instance(Problem(graph(), TOPOLOGY)))[2]
     assert len(makespans) == 6 + 70
@@ -339,6 +342,11 @@ def test_the_search_can_be_set() -> None:
         ({"used_probability": -0.5}, "used_probability is -0.5, must be between 0 and 1"),
         ({"random_shares": (0.5, -1.0)}, "random_shares is -1.0, must be between 0 and 1"),
         ({"temperatures": ()}, "must not be empty"),
+        ({"cold": 0.0}, "cold must be positive"),
+        ({"hot": 1e-6}, "at most hot"),
+        ({"polishing_moves": -1.0}, "polishing_moves not negative"),
+        ({"polishing_share": 2.0}, "polishing_share is 2.0, must be between 0 and 1"),
+        ({"polished": 0}, "polished is 0, must be at least 1"),
         ({"min_group_work": 3.0}, "at most max_group_work"),
     ],
 )

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from math import inf
 
 import numpy as np
 import pytest
@@ -33,7 +34,8 @@ SMALL = NeighbourhoodConfig(
     min_batch=1,
     max_batch=4,
 )
-ALONE = NeighbourhoodConfig(list_starts=False)
+PLAIN = NeighbourhoodConfig(polishing_moves=0)
+ALONE = replace(PLAIN, list_starts=False)
 
 
 def problem(topology: Topology | str = "p100x4") -> Problem:
@@ -133,7 +135,7 @@ def test_a_policy_without_a_guide_begins_from_its_greedy_assignments() -> None:
     policy = array_policy(PolicyConfig(width=8, rounds=2, features="paper"))
     found = [
         DopplerPlacer(policy, samples=8, search=search).propose(make_instance(problem()))
-        for search in (NeighbourhoodConfig(), ALONE)
+        for search in (PLAIN, ALONE)
     ]
     assert len(found[0][0]) == 3 + 8
     for one, other in zip(*found, strict=True):
@@ -146,3 +148,42 @@ def test_an_instance_need_not_have_the_guide() -> None:
     assert len(bare.guide.devices) == 0 < len(guided.guide.devices)
     for one, other in zip(placer.propose(bare), placer.propose(guided), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_polishing_goes_on_from_the_best_of_all() -> None:
+    config = replace(SMALL, polished=3, polishing_rounds=4)
+    with closing(searching(twenty_devices(), samples=40, config=config)) as search:
+        best_s = inf
+        while search.next is not None:
+            best_s = min(best_s, search.step()[2].min())
+        rounds = [search.polish(60, number) for number in range(4)]
+        best = search._populations[0].elites[0]
+    for devices, order, makespans in rounds:
+        assert len(np.unique(devices, axis=0)) == len(devices) == 3
+        table = search.instance.expand(devices)
+        found = Simulator(search.instance.problem).makespans(search.instance.graph, table)
+        np.testing.assert_array_equal(makespans, found)
+        assert (np.sort(order, axis=1) == np.arange(30)).all()
+        assert makespans.min() <= best_s
+        best_s = makespans.min()
+    assert best.cost[0] == best_s
+
+
+def test_it_polishes_after_the_samples() -> None:
+    placer = DopplerPlacer(array_policy(SHAPE), samples=24)
+    plain = DopplerPlacer(array_policy(SHAPE), samples=24, search=PLAIN)
+    instance = make_instance(problem())
+    (devices, _, makespans), (fewer, _, _) = (each.propose(instance) for each in (placer, plain))
+    assert devices[: len(fewer)].tolist() == fewer.tolist()
+    assert len(devices) == len(fewer) + placer.search.polished * placer.search.polishing_rounds
+    assert makespans[len(fewer) :].min() < makespans[: len(fewer)].min()
+
+
+def test_where_nothing_fits_it_ends_with_something() -> None:
+    devices = tuple(replace(one, memory_bytes=1.0) for one in problem().topology.devices)
+    full = Problem(problem().graph, replace(problem().topology, devices=devices))
+    found, _, makespans = DopplerPlacer(array_policy(SHAPE), samples=24).propose(
+        make_instance(full)
+    )
+    assert np.isinf(makespans).all()
+    assert found.min() >= 0

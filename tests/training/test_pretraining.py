@@ -236,10 +236,10 @@ def test_gaps_of_a_family() -> None:
 def test_a_policy_is_measured_as_it_places() -> None:
     drawn = replace(RECIPE, validation=6).draw_validation()
     policy = make_policy(PolicyConfig(width=4, rounds=1), 0)
-    alone = NeighbourhoodConfig(list_starts=False)
+    alone = NeighbourhoodConfig(list_starts=False, polishing_moves=0)
     placer = DopplerPlacer(policy, samples=4, search=alone)
-    assert not placer_of(policy, samples=4).search.list_starts
-    assert placer_of(policy).search.list_starts  # as it is used after training
+    assert placer_of(policy, samples=4).search == alone
+    assert placer_of(policy).search == NeighbourhoodConfig()  # as it is used after training
     made = []
     for problem in drawn:
         placed = placer.place(problem.problem)
