@@ -84,6 +84,7 @@ def test_sealed(tmp_path: Path, printed: Printed) -> None:
     results, log = tmp_path / "results.jsonl", tmp_path / "looks.csv"
     where = ("--results", str(results), "--seconds", "0.1", "--count", "2", "--sized", "1")
     hurry = {"AUTO_S": 0.1, "LARGE": [60], "BUDGETS_S": [0.1], "SAMPLES": 4, "POLICY_S": 0.1}
+    hurry |= {"LARGE_MODELS": []}
     logged = ("--log", str(log))
     commands = [
         (*logged, "run", "*/validation/1*", *where),

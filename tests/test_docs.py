@@ -134,10 +134,10 @@ def test_the_device_features_are_those_of_the_decision_process() -> None:
 
 def test_the_devices_that_are_scored_are_chosen_in_the_order_of_the_list() -> None:
     text = (DOCS / "explanation" / "decision-process.md").read_text("utf-8")
-    listed = re.findall(r"(?m)^\d\. (least|largest) `(\w+)`$", text)
+    listed = re.findall(r"(?m)^\d+\. (least|largest) `(\w+)`$", text)
     keys = [DEVICE_FEATURES[key] for key in SCORED_BY]
     assert [name for _, name in listed] == keys
-    assert [name for which, name in listed if which == "largest"] == ["sibling_share"]
+    assert [name for which, name in listed if which == "largest"] == ["guided", "sibling_share"]
 
 
 def test_the_table_of_placers_has_all() -> None:

@@ -30,8 +30,8 @@ from doppler.training.api import train
 from doppler.training.config import TrainConfig
 from doppler.training.config_io import config_from, config_to
 from doppler.training.exercise import Exercise
-from doppler.training.imitation import imitate
 from doppler.training.presets import POLICIES, preset
+from doppler.training.reinforce import imitate
 from doppler.training.trainer import Trainer
 
 RIVALS = ("placeto", "placeto-pretrain", "gdp", "seq2seq")

@@ -24,9 +24,8 @@ from doppler.topology import Topology, read_topology
 from doppler.training.config import ExpertConfig, ImitationConfig, ReinforceConfig, TrainConfig
 from doppler.training.exercise import Exercise
 from doppler.training.exercise_record import ExerciseRecord
-from doppler.training.imitation import imitate
 from doppler.training.presets import PRESETS, preset
-from doppler.training.reinforce import advantages, between, reinforce
+from doppler.training.reinforce import advantages, between, imitate, reinforce
 from doppler.training.trainer import Trainer
 
 SMALL = TrainConfig(

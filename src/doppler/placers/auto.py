@@ -171,8 +171,8 @@ class AutoPlacer(Shown):
         self, portfolio: Portfolio, left_s: float, *, repeatable: bool = False
     ) -> None:
         """Let an exact solver have its share of the time, if the graph is small."""
-        if left_s > 0 and portfolio.is_small() and not portfolio.is_done():
-            seconds = min(self.config.exact_share * left_s, self.config.exact_max_s)
+        seconds = min(self.config.exact_share * left_s, self.config.exact_max_s)
+        if portfolio.has_exact_solver(seconds) and not portfolio.is_done():
             portfolio.solve_exactly(seconds, repeatable=repeatable)
 
     def _run_instant(

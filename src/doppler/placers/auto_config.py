@@ -51,6 +51,8 @@ class AutoConfig:
 
     exact_vertices: int = 30  # up to which an exact solver often ends in seconds
     exact_share: float = 0.5  # of the time left; the rest is for search
+    exact_begin_s: float = 0.15  # what the solver takes before it solves, as an estimate,
+    exact_move_s: float = 5e-5  # and by edge and pair of devices: up to minutes on 64 devices
     exact_max_s: float = 3600.0  # however long the budget is
 
     # Where memory is short.
@@ -91,6 +93,11 @@ class AutoConfig:
     def search_s(self, problem: Problem) -> float:
         """An estimate of how long search takes until its first move."""
         return len(problem.graph.assigned) * self.search_vertex_s
+
+    def exact_s(self, problem: Problem) -> float:
+        """An estimate of how long an exact solver takes until it begins to solve."""
+        moves = len(problem.edges.tensor) * problem.topology.num_devices**2
+        return self.exact_begin_s + moves * self.exact_move_s
 
     def has_time_for_bounds(self, problem: Problem, seconds: float) -> bool:
         """Whether all lower bounds take a small share of the time only."""

@@ -101,10 +101,14 @@ class Portfolio:
         """Whether a policy gives its first assignment in the time left, as an estimate."""
         return self._config.sample_s(self.problem) <= self.left_s
 
-    def is_small(self) -> bool:
-        """Whether an exact solver is installed and the graph is small enough for it."""
+    def has_exact_solver(self, seconds: float) -> bool:
+        """Whether an exact solver is installed, the graph is small enough for it, and it begins to
+        solve within these seconds.
+        """
         size = len(self.problem.graph.assigned)
-        return size <= self._config.exact_vertices and find_spec("ortools") is not None
+        if size > self._config.exact_vertices or find_spec("ortools") is None:
+            return False
+        return self._config.exact_s(self.problem) <= seconds
 
     def run(self, placer: Placer, budget_s: float | None = None) -> None:
         """Add the assignment a placer makes; raises `Interrupted` if Ctrl-C ended it."""

@@ -1,4 +1,4 @@
-"""Stage II: REINFORCE on the simulator, with expert iteration (Sec. 5)."""
+"""Stages I and II: imitation, then REINFORCE on the simulator, with expert iteration (Sec. 5)."""
 
 from collections.abc import Sequence
 
@@ -22,10 +22,28 @@ LEAST = 1e-3  # share of the vertices of lessons that count, where that is less
 CLIP = 3.0  # spreads of the batch beyond which an episode counts no more
 
 
+def imitate(
+    policy: TrainablePolicy, record: ExerciseRecord, config: TrainConfig, share: float, number: int
+) -> tuple[Tensor, FloatArray]:
+    """The loss of one update of Stage I, and the makespans of its episodes.
+
+    The policy itself plays; at every state it visits, the critical-path heuristic says what it
+    would have done.
+    """
+    forward = policy.on(record.view(policy))
+    seeds = episode_seeds(config.seed, 0, number, config.imitation.batch)
+    rollouts = forward.play(Sampling(), seeds)
+    makespans = record.measure(rollouts, number)
+    return forward.select_rule_loss(rollouts) + forward.place_rule_loss(rollouts), makespans
+
+
 def reinforce(
     policy: TrainablePolicy, record: ExerciseRecord, config: TrainConfig, share: float, number: int
 ) -> tuple[Tensor, FloatArray]:
-    """The loss of one update, when `share` of the stage is done, and its episodes' makespans."""
+    """The loss of one update of Stage II, and the makespans of its episodes.
+
+    `share` of the stage is done.
+    """
     stage = config.sim
     sampling = sampling_at(stage, share)
     rng = np.random.default_rng([config.seed, number, 1])

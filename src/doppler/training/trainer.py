@@ -26,11 +26,10 @@ from doppler.topology.topology import Topology
 from doppler.training.config import TrainConfig
 from doppler.training.exercise import Exercise, vary
 from doppler.training.exercise_record import ExerciseRecord, under
-from doppler.training.imitation import imitate
 from doppler.training.lessons import Lesson, learn_together
 from doppler.training.per_step import reinforce_by_steps
 from doppler.training.real import conclude, fits, mode_of, refine, refine_unguarded
-from doppler.training.reinforce import between, reinforce
+from doppler.training.reinforce import between, imitate, reinforce
 
 Update = Callable[[Any, ExerciseRecord, TrainConfig, float, int], tuple[Tensor, FloatArray]]
 UPDATES: dict[str, Update] = {"imitation": imitate, "sim": reinforce, "real": refine}
