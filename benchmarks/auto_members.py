@@ -248,7 +248,7 @@ def main() -> None:
     else:
         if options.policy_share is not None:
             global AUTO
-            AUTO = replace(AUTO, learned_share=options.policy_share, prior=(0.0, 0.0))
+            AUTO = replace(AUTO, learned_share=options.policy_share)
         count_processor_seconds()
         every = [
             Job(job.name.replace("auto/", f"{options.label}/", 1), job.work, job.seed)

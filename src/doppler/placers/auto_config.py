@@ -1,7 +1,7 @@
 """AutoConfig: how `auto` shares its budget among its members."""
 
 from dataclasses import dataclass
-from math import inf, log10
+from math import inf
 
 from doppler.base.arrays import unbox_fields
 from doppler.errors import ConfigError
@@ -9,7 +9,6 @@ from doppler.problem import Problem
 
 _SHARES = (
     *("list_share", "slow_share", "partition_share", "learned_share", "instant_share"),
-    *("least_learned_share", "most_learned_share"),
     *("turn_share", "search_share", "exact_share", "plans_share", "bound_share"),
 )
 
@@ -28,12 +27,9 @@ class AutoConfig:
     list_share: float = 0.3  # of the budget, for list schedulers, where a policy follows
     instant_share: float = 0.5  # where none does, or its first sample takes more than its share
     slow_share: float = 0.03  # of the budget, that a heuristic which seldom wins may take
-    learned_share: float = 0.25  # of the budget, in which the policy searches by itself
-    # What is added to that share, tenfold vertices above 1,000 and tenfold seconds above 1: how far
-    # the policy was ahead of search there, on split `train`.
-    prior: tuple[float, float] = (0.0, 0.0)
-    least_learned_share: float = 0.05  # limits of the sum
-    most_learned_share: float = 0.5
+    # Of the budget, in which the policy searches by itself. From 0.05 to 0.5 it hardly matters, at no
+    # size and no budget: so it does not depend on them.
+    learned_share: float = 0.25
     partition_share: float = 0.2  # of the budget: few cuts bring nearly as much as many
     partition_tries: int = 1  # cuts of each kind; three times as many take three times as long
 
@@ -67,23 +63,13 @@ class AutoConfig:
         for name in _SHARES:
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}, must be between 0 and 1")
-        learned = max(self.learned_share, self.most_learned_share)
-        if self.list_share + learned + self.partition_share > 1 or not self.relaxed:
+        if self.list_share + self.learned_share + self.partition_share > 1 or not self.relaxed:
             raise ConfigError(
-                "list_share, the largest share of the policy and partition_share must add up to "
-                "at most 1, and relaxed must not be empty"
+                "list_share, learned_share and partition_share must add up to at most 1, and "
+                "relaxed must not be empty"
             )
-        if self.least_learned_share > self.most_learned_share:
-            raise ConfigError("least_learned_share must be at most most_learned_share")
         if not self.turn_share > 0 or self.partition_tries < 1:
             raise ConfigError("turn_share must be positive, partition_tries at least 1")
-
-    def policy_share(self, problem: Problem, seconds: float) -> float:
-        """The share of a budget in which the policy searches by itself."""
-        size = max(len(problem.graph.assigned), 1)
-        by_size, by_seconds = self.prior
-        share = self.learned_share + by_size * log10(size / 1e3) + by_seconds * log10(seconds)
-        return min(max(share, self.least_learned_share), self.most_learned_share)
 
     def sample_s(self, problem: Problem) -> float:
         """An estimate of how long a policy takes for its first assignment."""

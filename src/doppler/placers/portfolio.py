@@ -138,8 +138,7 @@ class Portfolio:
 
         It does not take what others found: its populations would all end where these are.
         """
-        share = self._config.policy_share(self.problem, self._seconds)
-        until_s = self.left_s - share * self._seconds
+        until_s = self.left_s - self._config.learned_share * self._seconds
         while self._policy is not None and self.left_s > until_s and not self.is_done():
             if whose_turn([self._policy], self.left_s) is None:
                 break
