@@ -18,10 +18,9 @@ placers is replaced, so that other work on the machine does not count. What a me
 - `lists`: the best of all list schedulers, however long they take.
 
 `benchmarks/results/auto-members.jsonl` is what we measured on 18 November 2026, on one of two busy
-cores, at other times of the day for each version of `auto`: `auto before` its turns, four trials on
-the way, and `auto` as it is, which was not measured on split `train`. Split `validation` was looked
-at three times: with trial 4, after which the policy searches by itself first; with that; and, on
-20,000 vertices in one second, after the clock of the list schedulers was made to ignore one pause.
+cores: split `validation`, with two shares of the budget for the policy by itself, of which the
+larger was then chosen (`--policy-share`). Split `validation` was looked at four times before that,
+with earlier policies.
 """
 
 import argparse

@@ -52,7 +52,6 @@ from doppler.graph import Graph
 from doppler.mdp import make_instance
 from doppler.placers import lower_bounds
 from doppler.placers.auto import AutoPlacer
-from doppler.placers.auto_config import AutoConfig
 from doppler.placers.bounds.lower import ROUNDING
 from doppler.placers.learned.doppler import DopplerPlacer
 from doppler.placers.search.annealing import SearchConfig, search, starting_points
@@ -71,6 +70,7 @@ SIZES = (200, 2_000, 20_000)
 BUDGETS_S = (1, 10)  # of `time`
 SEEDS = 3
 AUTO_S = 1.0
+POLICY_SHARE = 0.25  # of the time of search from the policy's best
 POLICY_S: float | None = None  # of the policy alone, unless it is given less; None: its own
 STARTS = 12  # the policy's best, from which search begins
 NEAR = 0.8  # graphs of `time` have at least this share of their size
@@ -227,10 +227,10 @@ def _search_s(
 
 
 def from_policy_s(placer: DopplerPlacer, graph: Graph, topology: Topology, seconds: float) -> float:
-    """The same from the policy's best, which is sampled for as long as `auto` does."""
+    """The same from the policy's best, which is sampled for a share of the time."""
     began = perf_counter()
     instance = make_instance(Problem(graph, topology))
-    devices, _, makespans = placer.propose(instance, budget_s=AutoConfig().learned_share * seconds)
+    devices, _, makespans = placer.propose(instance, budget_s=POLICY_SHARE * seconds)
     first = np.argsort(makespans)[:STARTS]
     found_s = _search_s(graph, topology, list(instance.expand(devices[first])), seconds, began)
     return min(found_s, float(makespans.min()))

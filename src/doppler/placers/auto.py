@@ -116,7 +116,7 @@ class AutoPlacer(Shown):
     def _run(self, portfolio: Portfolio, seconds: float) -> None:
         """Let the members find what they can in that time, or until nothing can be better."""
         config, policy = self.config, self.learned
-        is_slow = config.sample_s(portfolio.problem) > config.learned_share * seconds
+        is_slow = config.sample_s(portfolio.problem) > config.list_share * seconds
         share = config.instant_share if policy is None or is_slow else config.list_share
         lists, partitioners = self._instant(portfolio.problem.topology)
         self._run_instant(portfolio, lists, share * seconds, config.slow_share * seconds)
