@@ -27,8 +27,8 @@ class AutoConfig:
     list_share: float = 0.3  # of the budget, for list schedulers, where a policy follows
     instant_share: float = 0.5  # where none does, or its first sample takes longer than that
     slow_share: float = 0.03  # of the budget, that a heuristic which seldom wins may take
-    # Of the budget, in which the policy searches by itself. On split `train` 0.05 and 0.25 are as
-    # good, whatever the size and the budget; on `validation` 0.5 is better than 0.25.
+    # Of the budget, in which the policy searches by itself. Chosen on split `validation`,
+    # where 0.5 is better than 0.25.
     learned_share: float = 0.5
     partition_share: float = 0.2  # of the budget: few cuts bring nearly as much as many
     partition_tries: int = 1  # cuts of each kind; three times as many take three times as long
