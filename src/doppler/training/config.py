@@ -69,6 +69,9 @@ class GuideConfig:
     pool_share: float = 0.2  # with assignments of the pool
     least_gap: float = 0.1  # share of the vertices that a lesson's guide leaves open, at least
     wrong_share: float = 0.3  # of the vertices that it has elsewhere, at most
+    # Weight of placing as the list schedule does, times the share by which that is ahead of the
+    # episodes; lessons have 1.
+    follow: float = 1.0
 
     def __post_init__(self) -> None:
         unbox_fields(self)
@@ -77,6 +80,8 @@ class GuideConfig:
                 raise ConfigError(f"sim.guide.{name} is {value}, must be between 0 and 1")
         if self.no_share + self.list_share + self.pool_share > 1:
             raise ConfigError("sim.guide: no_share, list_share and pool_share add up to above 1")
+        if self.follow < 0:
+            raise ConfigError(f"sim.guide.follow is {self.follow}, must not be negative")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,8 @@ from doppler.base.jit import by_reference, compiled, inlined
 from doppler.sim.kernel import UNFINISHED, Arrays, Scratch, run_batch
 
 NEAR = 0.75  # probability that the device to move to is that of a vertex nearby
+REGIONS = 8
+WANDER = 8
 WALK = 8  # vertices that are moved along the dataflow at once, at most
 INFEASIBLE = 1e290  # for each task that never starts for lack of memory: any other cost is less
 
@@ -144,7 +146,9 @@ def propose(n: Neighbourhood, c: Chain, num_devices: int) -> int:
     if num_devices < 2:
         return 0
     v = n.movable[np.random.randint(len(n.movable))]
-    kind = np.random.randint(16)
+    kind = np.random.randint(16 + REGIONS)
+    if kind >= 16:  # vertices that hang together on one device to another
+        return move_region(n, c, v, num_devices)
     if kind < 6:  # one vertex to another device
         return put(c, 0, v, likely_device(n, c, v, num_devices))
     if kind < 10:  # two vertices exchange their devices
@@ -172,6 +176,40 @@ def propose(n: Neighbourhood, c: Chain, num_devices: int) -> int:
     length = int(2.0 * (len(n.movable) / 2.0) ** np.random.random())
     first = np.random.randint(max(len(n.movable) - length, 0) + 1)
     return exchange(c, n.movable[first : first + length], a, b)
+
+
+@inlined
+def move_region(n: Neighbourhood, c: Chain, v: int, num_devices: int) -> int:
+    """Move v, and what hangs together with it on its device, up to a random number of vertices.
+
+    They go where a vertex nearby is, mostly.
+    """
+    own = c.devices[0, v]
+    target, w = own, v
+    if np.random.random() < NEAR:
+        for _ in range(WANDER):
+            w = random_neighbour(n, w)
+            if c.devices[0, w] != own:
+                target = c.devices[0, w]
+                break
+    if target == own:
+        target = np.random.randint(num_devices)
+    if target == own:
+        return 0
+    most = int(2.0 * (len(n.movable) / 2.0) ** np.random.random())
+    count, at = put(c, 0, v, target), 0
+    while at < count < most:
+        u = c.log_vertex[at]
+        at += 1
+        first, end = n.next_ptr[u], n.next_ptr[u + 1]
+        if end > first:
+            shift = np.random.randint(end - first)
+            for i in range(end - first):
+                j = first + (i + shift) % (end - first)
+                w = n.next[j]
+                if c.devices[0, w] == own and count < most:
+                    count = put(c, count, w, target)
+    return count
 
 
 @inlined

@@ -1,0 +1,1 @@
+"""Levels: large problems made small, by groups of vertices that are placed as one."""
