@@ -1,1 +1,0 @@
-"""Levels: large problems made small, by groups of vertices that are placed as one."""
