@@ -78,8 +78,9 @@ class Scratch(NamedTuple):
     queue_head: IntArray  # (D,) where uncontended queues begin now
     queue: IntArray  # (N,)
     free_s: FloatArray  # (D,) when uncontended devices are free
-    load_s: FloatArray  # (D,) seconds of execs that have not started, where there is a limit
-    tail_s: FloatArray  # (V,) seconds from the end of a vertex to an exit, at least
+    load_s: FloatArray  # (R,) seconds of tasks that have not started, where there is a limit
+    tail_s: FloatArray  # (N,) seconds from the end of a task to the end of all, at least
+    least_tail_s: FloatArray  # (R,) of all tasks of a resource
     least_s: FloatArray  # (1,) that the makespan takes at least, where there is a limit
     active: IntArray  # (R,) resources with capacity and a queue
     is_active: BoolArray  # (R,)
@@ -129,8 +130,9 @@ def make_scratch(p: Arrays) -> Scratch:
         queue_head=ints(devices),
         queue=ints(tasks),
         free_s=floats(devices),
-        load_s=floats(devices),
-        tail_s=floats(vertices),
+        load_s=floats(resources),
+        tail_s=floats(tasks),
+        least_tail_s=floats(resources),
         least_s=floats(1),
         active=ints(resources),
         is_active=np.zeros(resources, np.bool_),
@@ -266,10 +268,14 @@ def run_one(
     s.least_s[0] = 0.0
     limited = limit_s < np.inf
     if limited:
-        bound_from_below(p, draw, devices, s)
+        bound_execs(p, draw, devices, s)
         if s.least_s[0] > limit_s:
             return s.least_s[0]
     prepare(p, devices, priority, s)
+    if limited:
+        bound_transfers(p, draw, devices, s)
+        if s.least_s[0] > limit_s:
+            return s.least_s[0]
     now, host_free_s, makespan_s = 0.0, 0.0, 0.0
     seen_head, seen_tail = 0, 0
     begin(p, devices, s)
@@ -320,43 +326,82 @@ def begin(p: Arrays, devices: IntArray, s: Scratch) -> None:
 
 
 @inlined
-def bound_from_below(p: Arrays, draw: int, devices: IntArray, s: Scratch) -> None:
+def bound_execs(p: Arrays, draw: int, devices: IntArray, s: Scratch) -> None:
     """What an assignment takes at least: its longest path, and the work of each device.
 
     Also what that takes from the end of each vertex, and on each device, for `raise_bound`.
     """
     hop_s, longest_s = p.dispatch_s + p.completion_s, -p.dispatch_s
     s.load_s[:] = 0.0
+    s.least_tail_s[:] = np.inf
     for i in range(len(p.order) - 1, -1, -1):
         v, tail_s = p.order[i], 0.0
         if p.is_input[v]:
             continue
+        d = devices[v]
         for o in range(p.output_ptr[v], p.output_ptr[v + 1]):
             t = p.output_tensor[o]
             for e in range(p.reader_ptr[t], p.reader_ptr[t + 1]):
                 r = p.reader[e]
-                source, target = devices[v], devices[r]
+                target = devices[r]
                 after_s = hop_s + p.exec_s[draw, r, target] + s.tail_s[r]
-                if source != target:
-                    after_s += hop_s + transfer_s(p, draw, t, p.route[source, target], target)
+                if d != target:
+                    after_s += hop_s + transfer_s(p, draw, t, p.route[d, target], target)
                 tail_s = max(tail_s, after_s)
-        s.tail_s[v] = tail_s
-        s.load_s[devices[v]] += p.exec_s[draw, v, devices[v]]
-        longest_s = max(longest_s, p.exec_s[draw, v, devices[v]] + tail_s)
-    for d in range(len(s.load_s)):
+        count(s, d, v, p.exec_s[draw, v, d], tail_s)
+        longest_s = max(longest_s, p.exec_s[draw, v, d] + tail_s)
+    for d in range(len(p.memory_bytes)):
         if s.load_s[d] > 0.0:
-            longest_s = max(longest_s, s.load_s[d] / (p.room_ptr[d + 1] - p.room_ptr[d]))
+            longest_s = max(longest_s, busy_s(p, s, d))
     s.least_s[0] = (p.dispatch_s + longest_s) * BELOW
 
 
 @inlined
-def raise_bound(p: Arrays, s: Scratch, task: int, device: int, duration: float) -> None:
-    """An exec starts: after it come its readers and, where there is one slot, all not started."""
-    s.load_s[device] -= duration
-    after_s = s.tail_s[task]
-    if p.room_ptr[device + 1] - p.room_ptr[device] == 1:
-        after_s = max(after_s, s.load_s[device])
-    s.least_s[0] = max(s.least_s[0], (s.end_s[task] + after_s) * BELOW)
+def bound_transfers(p: Arrays, draw: int, devices: IntArray, s: Scratch) -> None:
+    """The same for the transfers, once they are enumerated: their readers, the work of links."""
+    vertices, hop_s, longest_s = len(devices), p.dispatch_s + p.completion_s, -p.dispatch_s
+    for t in range(len(p.producer)):
+        for k in range(s.transfer_ptr[t], s.transfer_ptr[t + 1]):
+            target, tail_s = s.transfer_target[k], 0.0
+            for e in range(p.reader_ptr[t], p.reader_ptr[t + 1]):
+                r = p.reader[e]
+                if devices[r] == target:
+                    tail_s = max(tail_s, hop_s + p.exec_s[draw, r, target] + s.tail_s[r])
+            resource = s.resource[vertices + k]
+            link = resource - len(p.memory_bytes)
+            count(s, resource, vertices + k, transfer_s(p, draw, t, link, target), tail_s)
+    for resource in range(len(p.memory_bytes), len(p.capacity)):
+        if s.load_s[resource] > 0.0:
+            longest_s = max(longest_s, busy_s(p, s, resource))
+    s.least_s[0] = max(s.least_s[0], (p.dispatch_s + longest_s) * BELOW)
+
+
+@inlined
+def count(s: Scratch, resource: int, task: int, duration: float, tail_s: float) -> None:
+    """Note a task that has not started."""
+    s.tail_s[task] = tail_s
+    s.load_s[resource] += duration
+    s.least_tail_s[resource] = min(s.least_tail_s[resource], tail_s)
+
+
+@inlined
+def busy_s(p: Arrays, s: Scratch, resource: int) -> float:
+    """How long a resource takes at least for what has not started, and what comes after it."""
+    rooms = p.room_ptr[resource + 1] - p.room_ptr[resource]
+    if rooms == 0:
+        return 0.0
+    return s.load_s[resource] / rooms + s.least_tail_s[resource]
+
+
+@inlined
+def raise_bound(
+    p: Arrays, s: Scratch, task: int, begin_s: float, duration: float
+) -> None:
+    """A task starts: nothing else on its resource starts before it, and its readers come after."""
+    resource = s.resource[task]
+    least_s = max(begin_s + busy_s(p, s, resource), s.end_s[task] + s.tail_s[task])
+    s.least_s[0] = max(s.least_s[0], least_s * BELOW)
+    s.load_s[resource] -= duration
 
 
 @inlined
@@ -638,8 +683,8 @@ def start(
     end = begin_s + duration
     s.begin_s[task] = begin_s
     s.end_s[task] = end
-    if limited and task < vertices:
-        raise_bound(p, s, task, devices[task], duration)
+    if limited:
+        raise_bound(p, s, task, begin_s, duration)
     i = s.counters[EVENTS]
     s.counters[EVENTS] = i + 1
     while i > 0:
