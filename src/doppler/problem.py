@@ -1,10 +1,10 @@
 """Problem: one graph on one topology, priced once; what bounds, placers and simulators read."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from doppler.graph.fast_levels import bottom_levels, top_levels
 from doppler.graph.graph import Graph
 from doppler.graph.levels import Levels
 from doppler.topology.topology import Topology
+
+
+Kept = TypeVar("Kept")
 
 
 class EdgeArrays(NamedTuple):
@@ -50,6 +53,31 @@ class Problem:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Problem, (self.graph, self.topology, self.cost_model)
+
+    def keeping(self) -> "Problem":
+        """The same problem, which also keeps what `kept` makes; itself if it does."""
+        if self._kept is not None:
+            return self
+        twin = replace(self)
+        twin.__dict__.update(self.__dict__, _kept={})
+        return twin
+
+    def kept(self, key: Hashable, make: Callable[[], Kept]) -> Kept:
+        """What is made for a key: once, if the problem is one that is `keeping`.
+
+        So the members of a portfolio share what several of them need. Others make everything
+        themselves, so that each is measured by its own work.
+        """
+        if self._kept is None:
+            return make()
+        if key not in self._kept:
+            self._kept[key] = make()
+        found: Kept = self._kept[key]
+        return found
+
+    @cached_property
+    def _kept(self) -> dict[Hashable, Any] | None:
+        return None
 
     @cached_property
     def costs(self) -> Costs:

@@ -1,5 +1,6 @@
 """The learned policy as a placer, alone and in the portfolio."""
 
+import math
 from contextlib import closing
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -20,6 +21,7 @@ from doppler.placers.learned import doppler as doppler_placer
 from doppler.placers.learned.batches import Batch, BatchKind
 from doppler.placers.learned.config import NeighbourhoodConfig
 from doppler.placers.learned.doppler import POLICY_FILE, DopplerPlacer
+from doppler.placers.learned.pace import Pace
 from doppler.placers.lists.guides import listed_best
 from doppler.placers.turns import PolicyTurns
 from doppler.policies.arrays import checkpoint
@@ -53,8 +55,7 @@ class TestContract(PlacerContract):
 def test_the_best_proposal_is_placed() -> None:
     placer = DopplerPlacer(policy(), samples=100)
     devices, order, makespans = placer.propose(make_instance(Problem(graph(), TOPOLOGY)), seed=3)
-    polished = 2 * 8  # assignments and rounds
-    assert devices.shape == order.shape == (6 + 100 + polished, 30)
+    assert devices.shape == order.shape == (6 + 100 + 1, 30)  # the last is polished
     placed = placer.place(Problem(graph(), TOPOLOGY), seed=3)
     trace = Simulator(TOPOLOGY).run(graph(), placed)
     assert trace.makespan_s == makespans.min() < makespans[0]
@@ -164,7 +165,7 @@ def test_the_portfolio_respects_how_long_a_policy_may_be_sampled(
 def test_turns_of_the_policy_make_what_the_placer_makes() -> None:
     """But for polishing, since annealing has turns of its own."""
     problem = Problem(graph(), TOPOLOGY)
-    placer = DopplerPlacer(policy(), samples=64, search=NeighbourhoodConfig(polishing_moves=0))
+    placer = DopplerPlacer(policy(), samples=64, search=NeighbourhoodConfig(polishing_work=0))
     with closing(PolicyTurns(placer, problem, 3, 0.1)) as taker:
         taker.turn(1e9, 1e9)
         assert not taker.has_time(1e9)  # nothing is left to try
@@ -173,10 +174,22 @@ def test_turns_of_the_policy_make_what_the_placer_makes() -> None:
     assert taker.order.tolist() == assignment.order.tolist()
 
 
-def test_a_batch_that_would_outlast_a_turn_is_cut() -> None:
-    with closing(PolicyTurns(DopplerPlacer(policy()), Problem(graph(), TOPOLOGY), 0, 1.0)) as taker:
-        batch = Batch(BatchKind.INITIAL, GREEDY, SHAPE, 8)
-        assert [taker._count(batch, seconds) for seconds in (0.1, 3.5)] in ([1, 3], [1, 4])
+def test_a_batch_that_would_outlast_its_time_is_cut() -> None:
+    placer, problem = DopplerPlacer(policy()), Problem(graph(), TOPOLOGY)
+    batch, pace = Batch(BatchKind.INITIAL, GREEDY, SHAPE, 8), Pace(1.0)
+    with closing(placer.begin(make_instance(problem), 0)) as search:
+        counts = [pace.count(batch, search.parts[0], seconds) for seconds in (0.1, 3.5, math.inf)]
+    assert counts in ([1, 3, 8], [1, 4, 8])
+
+
+def test_samples_take_as_long_as_those_before() -> None:
+    pace = Pace(1.0)
+    pace.note(BatchKind.GREEDY, 2.0)
+    pace.note(BatchKind.GREEDY, 0.5)  # on a part of the machine
+    assert [pace.sample_s(kind) for kind in BatchKind] == [2.0, 2.0, 2.0]
+    for took_s in (0.3, 0.2):
+        pace.note(BatchKind.NEIGHBOUR, took_s)
+    assert [pace.sample_s(kind) for kind in BatchKind] == [2.0, 2.0, 0.2]
 
 
 def test_policies_search_from_what_others_found() -> None:
@@ -272,7 +285,7 @@ def test_without_samples_there_is_one_greedy_assignment() -> None:
 
 
 def test_larger_problems_have_fewer_samples() -> None:
-    few = NeighbourhoodConfig(max_pairs=4_000_000, max_samples=2048, polishing_moves=0)
+    few = NeighbourhoodConfig(max_pairs=4_000_000, max_samples=2048, polishing_work=0)
     placer = DopplerPlacer(policy(), search=few)
     counts = [
         len(
@@ -298,7 +311,8 @@ def test_all_kinds_of_samples_in_all_populations(samples: int) -> None:
     assert sum(batch.count for batch in sampled) == samples
     assert {batch.kind for batch in greedy} == {BatchKind.GREEDY}
     initial = [batch for batch in sampled if batch.kind is BatchKind.INITIAL]
-    expected = max(min(search.min_initial, samples), int(search.initial_share * samples))
+    fewest = min(search.min_initial, int(search.max_initial_share * samples))
+    expected = max(fewest, int(search.initial_share * samples))
     assert sum(batch.count for batch in initial) == expected
     if samples == 5000:
         count = min(samples // search.samples_per_population, search.max_populations)
@@ -328,7 +342,7 @@ def test_where_the_rule_places_neighbours_differ_in_their_order() -> None:
 
 
 def test_the_search_can_be_set() -> None:
-    search = NeighbourhoodConfig(max_samples=70, max_islands=0, polishing_moves=0)
+    search = NeighbourhoodConfig(max_samples=70, max_islands=0, polishing_work=0)
     placer = DopplerPlacer(policy(), search=search)
     makespans = placer.propose(make_instance(Problem(graph(), TOPOLOGY)))[2]
     assert len(makespans) == 6 + 70
@@ -344,7 +358,7 @@ def test_the_search_can_be_set() -> None:
         ({"temperatures": ()}, "must not be empty"),
         ({"cold": 0.0}, "cold must be positive"),
         ({"hot": 1e-6}, "at most hot"),
-        ({"polishing_moves": -1.0}, "polishing_moves not negative"),
+        ({"polishing_work": -1}, "polishing_work not negative"),
         ({"polishing_share": 2.0}, "polishing_share is 2.0, must be between 0 and 1"),
         ({"polished": 0}, "polished is 0, must be at least 1"),
         ({"min_group_work": 3.0}, "at most max_group_work"),

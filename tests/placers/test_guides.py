@@ -1,6 +1,8 @@
 """Guides: the best list schedule, on all devices or some of them."""
 
+import math
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -9,15 +11,19 @@ from doppler.datasets import draw_problem
 from doppler.graph import GraphBuilder
 from doppler.mdp.guide import Guide
 from doppler.mdp.instance import make_instance
-from doppler.mdp.parts import nested_parts
-from doppler.placers.lists.fewer_devices import listed_on, shortest
+from doppler.mdp.parts import islands, nested_parts, on_part
+from doppler.placers import make_placer
+from doppler.placers.lists.fewer_devices import listed_on
 from doppler.placers.lists.guides import (
     instance_for,
+    instance_on,
     listed_best,
     make_guide,
     simulated_times,
     with_guide,
 )
+from doppler.placers.lists.rules import ListSchedule
+from doppler.placers.lists.schedulers import ListPlacer
 from doppler.policies.arrays.config import PolicyConfig
 from doppler.policies.configs import GdpConfig
 from doppler.problem import Problem
@@ -36,7 +42,7 @@ def without_memory(problem: Problem) -> Problem:
 
 
 def test_no_list_schedule_is_better(problem: Problem) -> None:
-    listed = listed_on(problem, nested_parts(problem))
+    listed = list(chain.from_iterable(listed_on(problem, each) for each in nested_parts(problem)))
     every = np.stack([*(one.devices for one in listed), listed_best(problem)])
     makespans = Simulator(problem).makespans(problem.graph, every)
     assert makespans[-1] == makespans.min() < np.inf
@@ -44,11 +50,48 @@ def test_no_list_schedule_is_better(problem: Problem) -> None:
 
 def test_where_nothing_fits_it_is_what_gets_furthest(problem: Problem) -> None:
     full = without_memory(problem)
-    listed = listed_on(full, nested_parts(full))
+    listed = list(chain.from_iterable(listed_on(full, each) for each in nested_parts(full)))
     table = np.stack([one.devices for one in listed])
     left = Simulator(full).unfinished(full.graph, table)
     assert left.min() > 0
-    assert shortest(full, listed) == np.argmin(left)
+    assert listed_best(full).tolist() == table[np.argmin(left)].tolist()
+
+
+@pytest.mark.parametrize("memory", [math.inf, 1.0])
+def test_on_each_part_it_is_the_best_there(problem: Problem, memory: float) -> None:
+    problem = problem if memory == math.inf else without_memory(problem)
+    shared = problem.keeping()
+    others = [part for part in islands(problem) if len(part) < len(nested_parts(problem)[0])]
+    for part in (*nested_parts(problem), *others[:2]):
+        alone = listed_best(on_part(problem, part))
+        expected = np.where(problem.graph.is_input, -1, part[alone])
+        for one in (problem, shared):
+            assert listed_best(one, part).tolist() == expected.tolist()
+
+
+def test_a_keeping_problem_makes_each_schedule_once(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[tuple[str, int]] = []
+    plan = ListPlacer.schedule
+
+    def counted(placer: ListPlacer, on: Problem) -> ListSchedule:
+        made.append((placer.name, on.topology.num_devices))
+        return plan(placer, on)
+
+    monkeypatch.setattr(ListPlacer, "schedule", counted)
+    shared = problem.keeping()
+    assert shared.keeping() is shared
+    for _ in range(2):
+        make_placer("heft").place(shared)
+        make_placer("fewer-devices").place(shared)
+        for part in nested_parts(shared):
+            instance_on(PolicyConfig(), shared, part)
+    assert len(made) == len(set(made))
+    made.clear()
+    for _ in range(2):
+        make_placer("heft").place(problem)
+    assert made == [("heft", problem.topology.num_devices)] * 2
 
 
 def test_only_policies_that_read_a_guide_get_one(problem: Problem) -> None:

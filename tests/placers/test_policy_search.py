@@ -16,8 +16,10 @@ from doppler.mdp.instance import make_instance
 from doppler.placers.learned.batches import Batch, BatchKind
 from doppler.placers.learned.config import NeighbourhoodConfig
 from doppler.placers.learned.doppler import DopplerPlacer
+from doppler.placers.learned.policy_repair import Samples
 from doppler.placers.learned.policy_search import PolicySearch
 from doppler.placers.lists.guides import instance_for, listed_best
+from doppler.placers.search.annealing import Annealer, SearchConfig
 from doppler.policies.arrays.config import PolicyConfig
 from doppler.problem import Problem
 from doppler.programs import random_dag
@@ -34,13 +36,17 @@ SMALL = NeighbourhoodConfig(
     min_batch=1,
     max_batch=4,
 )
-PLAIN = NeighbourhoodConfig(polishing_moves=0)
+PLAIN = NeighbourhoodConfig(polishing_work=0)
 ALONE = replace(PLAIN, list_starts=False)
 
 
 def problem(topology: Topology | str = "p100x4") -> Problem:
     graph = random_dag(vertices=30, depth=6, bytes_per_flop=2e-6, seed=0)
     return Problem(graph, read_topology(topology) if isinstance(topology, str) else topology)
+
+
+def count_edges(problem: Problem) -> int:
+    return len(problem.edges.reader)
 
 
 def slow_links(num_devices: int) -> Topology:
@@ -151,22 +157,17 @@ def test_an_instance_need_not_have_the_guide() -> None:
 
 
 def test_polishing_goes_on_from_the_best_of_all() -> None:
-    config = replace(SMALL, polished=3, polishing_rounds=4)
-    with closing(searching(twenty_devices(), samples=40, config=config)) as search:
+    with closing(searching(read_topology("p100x4"), samples=40)) as search:
         best_s = inf
         while search.next is not None:
             best_s = min(best_s, search.step()[2].min())
-        rounds = [search.polish(60, number) for number in range(4)]
-        best = search._populations[0].elites[0]
-    for devices, order, makespans in rounds:
-        assert len(np.unique(devices, axis=0)) == len(devices) == 3
-        table = search.instance.expand(devices)
-        found = Simulator(search.instance.problem).makespans(search.instance.graph, table)
-        np.testing.assert_array_equal(makespans, found)
-        assert (np.sort(order, axis=1) == np.arange(30)).all()
-        assert makespans.min() <= best_s
-        best_s = makespans.min()
-    assert best.cost[0] == best_s
+        (devices, order, makespans), interrupted = search.polish(SMALL.polishing(60, None))
+    table = search.instance.expand(devices)
+    found = Simulator(search.instance.problem).makespans(search.instance.graph, table)
+    np.testing.assert_array_equal(makespans, found)
+    assert (np.sort(order, axis=1) == np.arange(30)).all()
+    assert makespans[0] < best_s
+    assert not interrupted
 
 
 def test_it_polishes_after_the_samples() -> None:
@@ -175,8 +176,37 @@ def test_it_polishes_after_the_samples() -> None:
     instance = make_instance(problem())
     (devices, _, makespans), (fewer, _, _) = (each.propose(instance) for each in (placer, plain))
     assert devices[: len(fewer)].tolist() == fewer.tolist()
-    assert len(devices) == len(fewer) + placer.search.polished * placer.search.polishing_rounds
-    assert makespans[len(fewer) :].min() < makespans[: len(fewer)].min()
+    assert len(devices) == len(fewer) + 1
+    assert makespans[-1] < makespans[:-1].min()
+
+
+def test_with_a_budget_polishing_takes_what_is_left_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All samples of a small graph are made long before a second is over."""
+    budgets: list[SearchConfig] = []
+    polish = PolicySearch.polish
+
+    def noted(search: PolicySearch, config: SearchConfig) -> tuple[Samples, bool]:
+        budgets.append(config)
+        return polish(search, replace(config, seconds=0.01))
+
+    monkeypatch.setattr(PolicySearch, "polish", noted)
+    placer = DopplerPlacer(array_policy(SHAPE), samples=24)
+    for budget_s in (1e3, None):
+        placer.place(problem(), budget_s=budget_s)
+    assert budgets[0].evaluations is None
+    assert 900 < budgets[0].seconds < 1e3
+    assert budgets[1].evaluations == placer.search.polishing_work // (30 + count_edges(problem()))
+
+
+def test_ctrl_c_while_polishing_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: Annealer, *__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Annealer, "_advance", interrupted)
+    solution = DopplerPlacer(array_policy(SHAPE), samples=24).solve(problem())
+    assert solution.interrupted
+    plain = DopplerPlacer(array_policy(SHAPE), samples=24, search=PLAIN).solve(problem())
+    assert solution.assignment.devices.tolist() == plain.assignment.devices.tolist()
 
 
 def test_where_nothing_fits_it_ends_with_something() -> None:

@@ -236,7 +236,7 @@ def test_gaps_of_a_family() -> None:
 def test_a_policy_is_measured_as_it_places() -> None:
     drawn = replace(RECIPE, validation=6).draw_validation()
     policy = make_policy(PolicyConfig(width=4, rounds=1), 0)
-    alone = NeighbourhoodConfig(list_starts=False, polishing_moves=0)
+    alone = NeighbourhoodConfig(list_starts=False, polishing_work=0)
     placer = DopplerPlacer(policy, samples=4, search=alone)
     assert placer_of(policy, samples=4).search == alone
     assert placer_of(policy).search == NeighbourhoodConfig()  # as it is used after training

@@ -88,7 +88,7 @@ class AutoPlacer(Shown):
             warm_up_plans()
         seconds = self.seconds if budget_s is None else budget_s
         repeatable = self.evaluations is not None and budget_s is None
-        portfolio = Portfolio(problem, seed, self.config, inf if repeatable else seconds)
+        portfolio = Portfolio(problem.keeping(), seed, self.config, inf if repeatable else seconds)
         try:
             if self.evaluations is not None and budget_s is None:
                 self._run_repeatably(portfolio, self.evaluations)

@@ -9,7 +9,6 @@ import numpy as np
 
 from doppler.base.arrays import IntArray
 from doppler.placers.base import cores
-from doppler.placers.learned.batches import Batch, BatchKind
 from doppler.placers.learned.doppler import DopplerPlacer
 from doppler.placers.lists.guides import instance_for
 from doppler.placers.search.annealing import LEAST_S, Annealer, SearchConfig
@@ -86,9 +85,7 @@ class PolicyTurns(TurnTaker):
         self._cost_s = inf
         self._left_s = inf if placer.seconds is None else placer.seconds
         self._instance = instance_for(placer.config, problem)
-        self._search = placer.begin(self._instance, seed)
-        self._part = self._search.parts[0]
-        self._sample_s, self._noted = dict.fromkeys(BatchKind, sample_s), set[BatchKind]()
+        self._search = placer.begin(self._instance, seed, sample_s)
 
     @property
     def devices(self) -> IntArray | None:
@@ -102,50 +99,25 @@ class PolicyTurns(TurnTaker):
 
     def has_time(self, left_s: float) -> bool:
         """Whether one more sample ends in time."""
-        batch, left_s = self._search.next, min(left_s, self._left_s)
-        return batch is not None and left_s > 0 and self._sample_s[batch.kind] <= left_s
+        left_s = min(left_s, self._left_s)
+        return left_s > 0 and self._search.has_time(left_s)
 
     def turn(self, seconds: float, left_s: float) -> None:
         """Make batches for about `seconds`: one sample at least."""
         began = monotonic()
-        until, made = began + min(seconds, left_s), 0
-        while (batch := self._search.next) is not None:
-            free_s = until - monotonic()
-            if made and self._sample_s[batch.kind] > free_s:
-                break
-            self._step(batch, self._count(batch, free_s))
-            made += 1
+        until = began + min(seconds, left_s)
+        self._step(until - began)
+        while self._search.has_time(until - monotonic()):
+            self._step(until - monotonic())
         self._left_s -= monotonic() - began
 
-    def _step(self, batch: Batch, count: int) -> None:
-        began = monotonic()
-        devices, order, makespans = self._search.step(count)
-        self._note(batch.kind, (monotonic() - began) * self._part.shares(count) / count)
+    def _step(self, seconds: float) -> None:
+        devices, order, makespans = self._search.step(seconds)
         best = int(np.argmin(makespans))
         if self.devices is None or makespans[best] < self.cost_s:
             self._cost_s = float(makespans[best])
             self._devices = self._instance.expand(devices[best])
             self.order = self._instance.vertices[order[best]]
-
-    def _note(self, kind: BatchKind, took_s: float) -> None:
-        """Expect that from now on; samples of later kinds take no longer than those before.
-
-        Of those on parts of the machine, which are quicker, the longest counts.
-        """
-        if kind is not BatchKind.NEIGHBOUR and kind in self._noted:
-            took_s = max(took_s, self._sample_s[kind])
-        self._noted.add(kind)
-        kinds = list(BatchKind)
-        for each in kinds[kinds.index(kind) :]:
-            self._sample_s[each] = took_s
-
-    def _count(self, batch: Batch, seconds: float) -> int:
-        """As many samples of a batch as end in time; one at least."""
-        sample_s = self._sample_s[batch.kind]
-        for count in range(batch.count, 1, -1):
-            if sample_s * count / self._part.shares(count) <= seconds:
-                return count
-        return 1
 
     def take(self, devices: IntArray, cost_s: float) -> None:
         """Let the best population have an assignment that others found."""

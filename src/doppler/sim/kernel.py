@@ -394,9 +394,7 @@ def busy_s(p: Arrays, s: Scratch, resource: int) -> float:
 
 
 @inlined
-def raise_bound(
-    p: Arrays, s: Scratch, task: int, begin_s: float, duration: float
-) -> None:
+def raise_bound(p: Arrays, s: Scratch, task: int, begin_s: float, duration: float) -> None:
     """A task starts: nothing else on its resource starts before it, and its readers come after."""
     resource = s.resource[task]
     least_s = max(begin_s + busy_s(p, s, resource), s.end_s[task] + s.tail_s[task])

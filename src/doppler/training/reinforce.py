@@ -77,7 +77,7 @@ def reinforce(
 
 
 def guide_is_ahead(record: ExerciseRecord, makespans: FloatArray, number: int) -> float:
-    """By which share of the mean makespan of the episodes their guide is shorter; 0 if it is not."""
+    """By which share of the episodes' mean makespan their guide is shorter; 0 if it is not."""
     exercise = record.exercise
     followed = exercise.instance.expand(exercise.instance.guide.devices)
     guide_s = float(exercise.makespans(followed, number)[0])

@@ -17,7 +17,7 @@ def placer_of(policy: TrainablePolicy, *, samples: int | None = None) -> Trained
     """
     if isinstance(policy, DualPolicy):
         judging = (
-            None if samples is None else NeighbourhoodConfig(list_starts=False, polishing_moves=0)
+            None if samples is None else NeighbourhoodConfig(list_starts=False, polishing_work=0)
         )
         return DopplerPlacer(policy, samples=samples, search=judging)
     assert isinstance(policy, RivalPolicy)

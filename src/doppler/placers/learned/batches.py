@@ -40,7 +40,7 @@ def batches(
     populations = min(max(samples // config.samples_per_population, 1), config.max_populations)
     for part in range(num_parts if samples else 1):
         yield Batch(BatchKind.GREEDY, GREEDY, policy, 1, part)
-    initial = min(max(int(config.initial_share * samples), config.min_initial), samples)
+    initial = config.num_initial(samples, reads_guide=policy.reads_guide)
     yield from _initial(config, policy, initial, populations)
     size = config.batch_size(pairs, samples)
     yield from _neighbours(config, policy, _split(samples - initial, size), populations)

@@ -5,14 +5,23 @@ from typing import NamedTuple
 
 from doppler.base.arrays import unbox_fields
 from doppler.errors import ConfigError
+from doppler.placers.base import cores
+from doppler.placers.search.annealing import SearchConfig
 
 _POSITIVE = (
     *("max_pairs", "min_samples", "max_samples", "min_samples_per_thread", "initial_batch"),
     *("max_populations", "samples_per_population", "elites", "batch_pairs", "min_batch"),
-    *("max_batch", "max_batches", "frontier", "max_tries", "polished", "polishing_rounds"),
+    *("max_batch", "max_batches", "frontier", "max_tries", "polished"),
 )
 _SHARES = (
-    *("initial_share", "max_destroyed", "near_probability", "used_probability", "grouped_share"),
+    *(
+        "initial_share",
+        "max_initial_share",
+        "max_destroyed",
+        "near_probability",
+        "used_probability",
+        "grouped_share",
+    ),
     "polishing_share",
 )
 
@@ -50,6 +59,7 @@ class NeighbourhoodConfig:
     list_starts: bool = True  # whether search begins from the list schedules that guide the policy
     initial_share: float = 1 / 32  # of all samples
     min_initial: int = 48
+    max_initial_share: float = 0.25  # on large graphs, where so many would leave few neighbours
     initial_batch: int = 8  # samples of one kind
     max_islands: int = 4  # groups of close devices that samples are restricted to
 
@@ -76,10 +86,9 @@ class NeighbourhoodConfig:
     used_probability: float = 0.5  # if not, that it takes one by how many vertices are there
 
     # Polishing: local moves, annealed, from the best of all populations.
-    polished: int = 2  # assignments
-    polishing_moves: float = 2.0  # of each, times the number of samples
-    polishing_rounds: int = 8  # each goes on from the best; the clock is looked at in between
-    polishing_share: float = 0.3  # of a budget in seconds, at its end
+    polished: int = 2  # assignments, each by a chain; with a budget in seconds, one by each core
+    polishing_work: int = 20_000_000  # vertices and edges in all simulations; about a second
+    polishing_share: float = 0.3  # of a budget in seconds, at its end, or all that is left
     hot: float = 1e-3  # temperature at the beginning, as a share of the makespan
     cold: float = 1e-5  # and at the end
 
@@ -100,8 +109,8 @@ class NeighbourhoodConfig:
         for name, share in [*shares.items(), *(("random_shares", x) for x in self.random_shares)]:
             if not 0 <= share <= 1:
                 raise ConfigError(f"{name} is {share}, must be between 0 and 1")
-        if not 0 < self.cold <= self.hot or self.polishing_moves < 0:
-            raise ConfigError("cold must be positive and at most hot, polishing_moves not negative")
+        if not 0 < self.cold <= self.hot or self.polishing_work < 0:
+            raise ConfigError("cold must be positive and at most hot, polishing_work not negative")
         if not 0 < self.min_group_work <= self.max_group_work:
             raise ConfigError("min_group_work must be positive, and at most max_group_work")
 
@@ -109,14 +118,29 @@ class NeighbourhoodConfig:
         """How many samples of this many pairs of a vertex and a device are worth their time."""
         return min(max(self.max_pairs // max(pairs, 1), self.min_samples), self.max_samples)
 
+    def num_initial(self, samples: int, *, reads_guide: bool) -> int:
+        """How many of the samples begin from nothing."""
+        fewest = min(self.min_initial, samples)
+        if self.list_starts and reads_guide:  # there is something better to begin from
+            fewest = min(fewest, int(self.max_initial_share * samples))
+        return max(int(self.initial_share * samples), fewest)
+
     def batch_size(self, pairs: int, samples: int) -> int:
         """How many of these samples are made at a time."""
         size = min(max(self.batch_pairs // max(pairs, 1), self.min_batch), self.max_batch)
         return max(size, -(-samples // self.max_batches))
 
-    def moves(self, samples: int) -> int:
-        """How many moves a round of polishing has for each assignment, after that many samples."""
-        return round(self.polishing_moves * samples / self.polishing_rounds)
+    def polishing(self, size: int, left_s: float | None) -> SearchConfig:
+        """How to polish that many vertices and edges: for what is left of a budget, if any."""
+        chains = self.polished if left_s is None else max(len(cores()), self.polished)
+        evaluations = max(self.polishing_work // max(size, 1), chains)
+        return SearchConfig(
+            seconds=1.0 if left_s is None else left_s,
+            evaluations=evaluations if left_s is None else None,
+            chains=chains,
+            hot=self.hot,
+            cold=self.cold,
+        )
 
     def operators(self, random_share: float) -> OperatorSettings:
         """What the operators take, where this share is repaired at random."""

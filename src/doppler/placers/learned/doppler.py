@@ -119,8 +119,10 @@ class DopplerPlacer(Shown):
 
     def solve(self, problem: Problem, *, seed: int = 0, budget_s: float | None = None) -> Solution:
         """The best assignment by simulated makespan, and whether Ctrl-C ended the search."""
-        instance = instance_for(self.config, problem)
-        (devices, order, makespans), interrupted = self._search(instance, seed, budget_s)
+        warm_up_policy()
+        began = monotonic()
+        instance = instance_for(self.config, problem.keeping())
+        (devices, order, makespans), interrupted = self._search(instance, seed, budget_s, began)
         best = int(np.argmin(makespans))
         assignment = instance.assignment(devices[best], order[best], self.name)
         return Solution(assignment, won=self.name, interrupted=interrupted)
@@ -133,15 +135,15 @@ class DopplerPlacer(Shown):
         The greedy one is the first. A neighbour that is worse than the elites of its population may
         have any makespan between theirs and its own. Ctrl-C ends it after those that were made.
         """
-        return self._search(instance, seed, budget_s)[0]
+        warm_up_policy()
+        return self._search(instance, seed, budget_s, monotonic())[0]
 
     def _search(
-        self, instance: Instance, seed: int, budget_s: float | None
+        self, instance: Instance, seed: int, budget_s: float | None, began: float
     ) -> tuple[Samples, bool]:
         """All assignments that were made, and whether Ctrl-C ended the search."""
-        warm_up_policy()
         limit_s = self.seconds if budget_s is None else budget_s
-        until, found = monotonic() + (inf if limit_s is None else limit_s), list[Samples]()
+        until, found = began + (inf if limit_s is None else limit_s), list[Samples]()
         with closing(self.begin(instance, seed)) as search:
             try:
                 found.extend(self._made(search, until, limit_s))
@@ -152,24 +154,34 @@ class DopplerPlacer(Shown):
         return joined(found), False
 
     def _made(self, search: PolicySearch, until: float, limit_s: float | None) -> Iterator[Samples]:
-        """The samples of all batches, then what polishing makes of the best, as time allows."""
-        polishing_s = 0.0 if limit_s is None else self.search.polishing_share * limit_s
+        """The samples of all batches, then what polishing makes of the best of them."""
+        config = self.search
+        polishing_s = 0.0 if limit_s is None else config.polishing_share * limit_s
         samples = 0
-        while search.next is not None and not (samples and monotonic() > until - polishing_s):
-            made = search.step()
+        while search.next is not None:
+            left_s = until - polishing_s - monotonic()
+            if samples and not search.has_time(left_s):
+                break
+            made = search.step(left_s)
             samples += len(made[0])
             yield made
-        moves = self.search.moves(samples)
-        for number in range(self.search.polishing_rounds if moves else 0):
-            if monotonic() > until:
-                break
-            yield search.polish(moves, number)
+        if config.polishing_work and self.samples != 0 and monotonic() < until:
+            left_s = None if limit_s is None else until - monotonic()
+            size = search.instance.num_vertices + len(search.instance.problem.edges.reader)
+            made, interrupted = search.polish(config.polishing(size, left_s))
+            yield made
+            if interrupted:
+                raise Interrupted
 
-    def begin(self, instance: Instance, seed: int) -> PolicySearch:
-        """The search before its first batch; close it after use."""
+    def begin(self, instance: Instance, seed: int, sample_s: float = 0.0) -> PolicySearch:
+        """The search before its first batch; close it after use.
+
+        `sample_s` is what the first sample takes, as an estimate.
+        """
+        instance = replace(instance, problem=instance.problem.keeping())
         parts = self._parts(instance)
         batches = self._batches(instance, len(parts))
-        return PolicySearch(instance, parts, batches, self.search, seed)
+        return PolicySearch(instance, parts, batches, self.search, seed, sample_s)
 
     def _parts(self, instance: Instance) -> list[PolicyRepair]:
         """The policy on each of the parts of the machine that it places on."""

@@ -10,10 +10,9 @@ import numpy as np
 
 from doppler.base.arrays import FloatArray, IntArray
 from doppler.mdp.instance import Instance
-from doppler.mdp.parts import on_part
 from doppler.mdp.rollout import UNASSIGNED, PartialAssignments, Roller
 from doppler.placers.learned.batches import Batch
-from doppler.placers.lists.guides import instance_for, with_guide
+from doppler.placers.lists.guides import instance_on, with_guide
 from doppler.policies.arrays.acting import play
 from doppler.policies.arrays.policy import ArrayPolicy
 from doppler.sim.simulator import Simulator
@@ -47,7 +46,7 @@ class PolicyRepair:
         is_whole = len(self.devices) == self.whole.num_devices
         if is_whole:
             return with_guide(self.policy.config, self.whole)
-        return instance_for(self.policy.config, on_part(self.whole.problem, self.devices))
+        return instance_on(self.policy.config, self.whole.problem, self.devices)
 
     @property
     def listed(self) -> IntArray:

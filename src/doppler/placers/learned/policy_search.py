@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import cached_property
 from itertools import chain
 from math import inf
+from time import monotonic
 
 import numpy as np
 
@@ -15,9 +15,9 @@ from doppler.mdp.rollout import NOTHING_ASSIGNED
 from doppler.placers.learned.batches import Batch, BatchKind
 from doppler.placers.learned.config import NeighbourhoodConfig
 from doppler.placers.learned.neighbourhoods import Elite, Population
+from doppler.placers.learned.pace import Pace
 from doppler.placers.learned.policy_repair import PolicyRepair, Samples, joined
-from doppler.placers.search.improver import Improver
-from doppler.sim.config import SimConfig
+from doppler.placers.search.annealing import SearchConfig, search
 
 
 class PolicySearch:
@@ -38,7 +38,10 @@ class PolicySearch:
         batches: Iterator[Batch],
         config: NeighbourhoodConfig,
         seed: int,
+        sample_s: float = 0.0,
     ) -> None:
+        """`sample_s` is what the first sample takes, as an estimate."""
+        self._pace = Pace(sample_s)
         self.instance, self.parts, self.seed = instance, parts, seed
         self._batches = enumerate(batches)
         self._next = next(self._batches, None)
@@ -51,12 +54,16 @@ class PolicySearch:
         """The batch to be made next; None where all were made."""
         return None if self._next is None else self._next[1]
 
-    def step(self, count: int | None = None) -> Samples:
-        """The samples of the next batch; with a `count`, only that number of them."""
+    def has_time(self, seconds: float) -> bool:
+        """Whether there is a next batch, of which one sample ends in time, as those before tell."""
+        batch = self.next
+        return batch is not None and self._pace.sample_s(batch.kind) <= seconds
+
+    def step(self, seconds: float = inf) -> Samples:
+        """The samples of the next batch: as many as end in time, one at least."""
         assert self._next is not None
-        number, batch = self._next
-        if count is not None:
-            batch = replace(batch, count=min(count, batch.count))
+        began, (number, batch) = monotonic(), self._next
+        batch = replace(batch, count=self._pace.count(batch, self.parts[0], seconds))
         population = self._population(batch)
         rng = np.random.default_rng([self.seed, number])
         part = self.parts[population.part if batch.stays else 0]  # the first is the whole machine
@@ -65,6 +72,8 @@ class PolicySearch:
             samples = joined([samples, population.judged(part.listed)])
         self._next = next(self._batches, None)
         population.add(*samples)
+        took_s = (monotonic() - began) * part.shares(batch.count) / max(batch.count, 1)
+        self._pace.note(batch.kind, took_s)
         return samples
 
     def _population(self, batch: Batch) -> Population:
@@ -86,36 +95,17 @@ class PolicySearch:
         every = [*ranked, *(Population(self.instance, config, part) for part in parts)]
         return every[:count]
 
-    def polish(self, moves: int, number: int) -> Samples:
-        """What local moves make of the best assignments in a round of polishing, by its number.
+    def polish(self, config: SearchConfig) -> tuple[Samples, bool]:
+        """What annealing makes of the best assignments, and whether Ctrl-C ended it.
 
-        The temperature falls from round to round, and each begins with the best so far.
+        Its chains begin with the best of all populations.
         """
         populations = best_first(self._populations or self._on_parts)
-        config = populations[0].config
         elites = sorted(chain.from_iterable(one.elites for one in populations), key=cost_of)
-        rows = {one.devices.tobytes(): one.devices for one in elites}
-        best = np.stack([*rows.values()][: config.polished])
-        hot, cold = (
-            config.hot * (config.cold / config.hot) ** (i / config.polishing_rounds)
-            for i in (number, number + 1)
-        )
-        devices, makespans = self._improver.improve(
-            self.instance.expand(best),
-            moves,
-            hot=hot,
-            cold=cold,
-            seed=int(np.random.default_rng([self.seed, number, 1]).integers(2**31)),
-            threads=self.parts[0].threads,
-        )
-        devices = devices[:, self.instance.vertices]
-        order = np.tile(populations[0].elites[0].order, (len(devices), 1))
-        populations[0].add(devices, order, makespans)
-        return devices, order, makespans
-
-    @cached_property
-    def _improver(self) -> Improver:
-        return Improver(self.instance.problem, SimConfig())
+        starts = self.instance.expand(np.stack([one.devices for one in elites]))
+        found = search(self.instance.problem, list(starts), config, seed=self.seed)
+        devices, order = found.devices[None, self.instance.vertices], elites[0].order[None]
+        return (devices, order, np.array([found.cost_s])), found.interrupted
 
     def take(self, devices: IntArray, makespan_s: float) -> None:
         """Add an assignment that others found, (n,) devices, to the best population.

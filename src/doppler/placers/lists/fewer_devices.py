@@ -1,7 +1,6 @@
 """FewerDevices: list schedulers on some of the devices, where all of them are too many."""
 
 from math import inf
-from typing import NamedTuple
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from doppler.placers.lists.schedulers import (
     CpopPlacer,
     EtfPlacer,
     HeftPlacer,
+    Listed,
     ListPlacer,
     MaxMinPlacer,
     MemoryEtfPlacer,
@@ -45,31 +45,63 @@ class FewerDevicesPlacer(Shown):
     ) -> Assignment:
         """The schedule that is the shortest in simulation; of equal ones the first."""
         refuse_budget(self, budget_s, ONE_RULE)
-        parts = nested_parts(problem)
-        listed = listed_on(problem, parts[1:] or parts)
-        best = shortest(problem, listed)
-        return assign(self, problem, listed[best].devices, order=listed[best].order)
+        nested = nested_schedules(problem)
+        devices, order = nested.best(problem, min(1, len(nested.parts) - 1))
+        return assign(self, problem, devices, order=order)
 
 
-class Listed(NamedTuple):
-    """What a list scheduler makes of a part of the machine."""
+class NestedSchedules:
+    """The best list schedule on each nested part of a machine, or on a part of that part.
 
-    devices: IntArray  # (V,) of the whole machine
-    order: IntArray  # (n,)
-    turn: int  # of the scheduler, among those of the part
+    They are made from the smallest part on, as far as is asked for, as a simulation then ends
+    where it takes longer than the best so far. Of equal ones the first is the best: on the largest
+    part, by the first scheduler. Where none fits in memory it is the one that gets furthest.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.parts = nested_parts(problem)
+        self._best: list[Listed] = []  # on the smallest part, and so on
+        self._cost = (inf, float(inf))  # makespan and unfinished tasks of the last of them
+
+    def best(self, problem: Problem, number: int) -> Listed:
+        """The best on a part, by its number, with devices of the whole machine."""
+        simulator = Simulator(problem)
+        while len(self._best) < len(self.parts) - number:
+            self._add(problem, self.parts[-1 - len(self._best)], simulator)
+        return self._best[len(self.parts) - 1 - number]
+
+    def _add(self, problem: Problem, part: IntArray, simulator: Simulator) -> None:
+        """What is best on one more part."""
+        distinct: dict[bytes, Listed] = {}
+        for one in listed_on(problem, part):
+            distinct.setdefault(one.devices.tobytes(), one)
+        every, costs = [*distinct.values()], list[tuple[float, float]]()
+        for one in every:
+            least_s = min([self._cost[0], *(made_s for made_s, _ in costs)])
+            (made_s,) = simulator.makespans(problem.graph, one.devices[None], limit_s=least_s)
+            costs.append((float(made_s), 0.0))
+        if min(self._cost, *costs)[0] == inf:
+            table = np.stack([one.devices for one in every])
+            costs = [(inf, left) for left in simulator.unfinished(problem.graph, table).tolist()]
+        first = min(range(len(every)), key=lambda i: costs[i])
+        is_best = not self._best or costs[first] <= self._cost
+        self._best.append(every[first] if is_best else self._best[-1])
+        self._cost = costs[first] if is_best else self._cost
 
 
-def listed_on(problem: Problem, parts: list[IntArray]) -> list[Listed]:
-    """What all list schedulers make of each of some parts of the machine."""
-    found = []
-    for part in parts:
-        is_whole = len(part) == problem.topology.num_devices
-        on_it = problem if is_whole else on_part(problem, part)
-        for turn, kind in enumerate(schedulers_for(on_it)):
-            schedule = kind().schedule(on_it)
-            devices = np.where(problem.graph.is_input, -1, part[schedule.devices])
-            found.append(Listed(devices, schedule.order, turn))
-    return found
+def nested_schedules(problem: Problem) -> NestedSchedules:
+    """The best list schedules on nested parts, which a problem may keep."""
+    return problem.kept(NestedSchedules, lambda: NestedSchedules(problem))
+
+
+def listed_on(problem: Problem, part: IntArray) -> list[Listed]:
+    """What all list schedulers make of a part of the machine, with devices of the whole."""
+    if len(part) == problem.topology.num_devices:
+        return [kind().listed(problem) for kind in schedulers_for(problem)]
+    on_it = on_part(problem, part)
+    every = [kind().listed(on_it) for kind in schedulers_for(on_it)]
+    is_input = problem.graph.is_input
+    return [Listed(np.where(is_input, -1, part[one.devices]), one.order) for one in every]
 
 
 def schedulers_for(problem: Problem) -> tuple[type[ListPlacer], ...]:
@@ -79,24 +111,3 @@ def schedulers_for(problem: Problem) -> tuple[type[ListPlacer], ...]:
     if not problem.may_run_out:  # then m-ETF is ETF
         return tuple(kind for kind in SCHEDULERS if kind is not MemoryEtfPlacer)
     return SCHEDULERS
-
-
-def shortest(problem: Problem, listed: list[Listed]) -> int:
-    """Which schedule is the shortest in simulation; of equal ones the first.
-
-    They are simulated in turns, one of each part in a turn. A simulation ends where it takes longer
-    than the best so far, and parts differ more than schedulers. Where none fits in memory it is the
-    one that gets furthest.
-    """
-    distinct: dict[bytes, int] = {}
-    for i, one in enumerate(listed):
-        distinct.setdefault(one.devices.tobytes(), i)
-    simulator, makespans = Simulator(problem), np.full(len(listed), inf)
-    for i in sorted(distinct.values(), key=lambda i: listed[i].turn):
-        (makespans[i],) = simulator.makespans(
-            problem.graph, listed[i].devices[None], limit_s=makespans.min()
-        )
-    if makespans.min() < inf:
-        return int(np.argmin(makespans))
-    table = np.stack([one.devices for one in listed])
-    return int(np.argmin(simulator.unfinished(problem.graph, table)))

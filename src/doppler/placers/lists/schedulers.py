@@ -5,6 +5,7 @@ Ties go to the lowest number unless said otherwise. `lists.rules` says what a pl
 """
 
 from abc import ABC, abstractmethod
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,6 +28,13 @@ from doppler.problem import Problem
 WINDOW = 64  # ready vertices that max-min looks at
 
 
+class Listed(NamedTuple):
+    """What a list scheduler makes of a problem, without the times that it plans with."""
+
+    devices: IntArray  # (V,) -1 for inputs
+    order: IntArray  # (n,) vertices in the order in which they were placed
+
+
 class ListPlacer(Shown, ABC):
     """A placer that follows one rule."""
 
@@ -40,13 +48,22 @@ class ListPlacer(Shown, ABC):
         """When and where each vertex is planned."""
         return run(flatten(problem), self.rule(problem))
 
+    def listed(self, problem: Problem) -> Listed:
+        """Devices and order of the schedule, which a problem may keep."""
+
+        def make() -> Listed:
+            schedule = self.schedule(problem)
+            return Listed(schedule.devices, schedule.order)
+
+        return problem.kept((type(self), *sorted(vars(self).items())), make)
+
     def place(
         self, problem: Problem, *, seed: int = 0, budget_s: float | None = None
     ) -> Assignment:
         """The devices of the schedule, in the order in which vertices were placed."""
         refuse_budget(self, budget_s, ONE_RULE)
-        schedule = self.schedule(problem)
-        return assign(self, problem, schedule.devices, order=schedule.order)
+        devices, order = self.listed(problem)
+        return assign(self, problem, devices, order=order)
 
 
 class HeftPlacer(ListPlacer):

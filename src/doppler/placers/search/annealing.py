@@ -1,6 +1,6 @@
 """Search on the simulator: annealing and local search over assignments, on all cores."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -54,6 +54,7 @@ SELDOM_BEST = frozenset({"critical-path"})  # of these, those that a short budge
 SLOWER = {"fewer-devices": 12.0, "enumerative": 10.0, "critical-path": 20.0}
 START_SHARE = 0.5  # of a budget, for the heuristics that search begins from
 LEAST_S = 1e-3  # of a budget that is spent
+MEETING = 0.5  # of the time that the temperature falls, when the worst chain joins the best
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +67,7 @@ class SearchConfig:
     enough_s: float = 0.0  # stop at this cost: a lower bound, say
     hot: float = 2e-3  # temperature at the beginning, as a share of the makespan; 0: only improve
     cold: float = 1e-4  # and at the end
+    hotter: float = 10.0  # times as hot every second chain begins: it leaves local optima
     restarts: int = 1  # times the temperature falls within the budget
     draws: int = 1  # of the noise: the objective is the mean makespan over them
     quantile: float | None = None  # of the makespans over the draws, instead of their mean
@@ -83,8 +85,8 @@ class SearchConfig:
         chains = 1 if self.chains is None else self.chains
         if min(chains, self.restarts, self.draws) < 1:
             raise ConfigError("chains, restarts and draws must be at least 1")
-        if self.hot < 0 or self.cold <= 0:
-            raise ConfigError("hot must not be negative, cold must be positive")
+        if self.hot < 0 or self.cold <= 0 or self.hotter <= 0:
+            raise ConfigError("hot must not be negative, cold and hotter must be positive")
         if self.quantile is not None and not 0 <= self.quantile <= 1:
             raise ConfigError(f"quantile is {self.quantile}, must be between 0 and 1")
 
@@ -241,6 +243,7 @@ class Annealer:
         self.chains = [self._copy(ranked[i % len(ranked)]) for i in range(count)]
         self.best = self._copy(ranked[0])
         self.evaluations, self._slice, self._steps = len(starts) * config.draws, 0, 1
+        self._phase = 0.0  # of the time that the temperature falls
         self.history: list[tuple[float, int, float]] = []
 
     def run(self) -> SearchResult:
@@ -321,12 +324,16 @@ class Annealer:
         from doppler.placers.search.kernel import improve
 
         config = self.config
-        phase = share * config.restarts % 1.0
-        hot = config.hot * (config.cold / config.hot) ** phase if config.hot else 0.0
-        if phase < 0.02 and share > 0.02:
-            self._gather()
+        phase, before = share * config.restarts % 1.0, self._phase
+        if phase < before:  # it is hot again
+            self._join(range(len(self.chains)))
+        elif before < MEETING <= phase:
+            self._join([self._worst()])
+        self._phase = phase
 
         def work(i: int) -> None:
+            hottest = config.hot * (config.hotter if i % 2 else 1.0)
+            hot = hottest * (config.cold / hottest) ** phase if hottest else 0.0
             seed = (self.seed * 1_000_003 + number * 1009 + i) % 2**32
             improve(
                 *(self.arrays, self.neighbourhood, self.chains[i], self.priority),
@@ -337,10 +344,10 @@ class Annealer:
             list(pool.map(work, range(len(self.chains))))
         self.evaluations += steps * len(self.chains) * config.draws
 
-    def _gather(self) -> None:
-        """Restart every chain from the best assignment so far."""
+    def _join(self, chains: Iterable[int]) -> None:
+        """Let some chains continue from the best assignment so far."""
         leader = min(self.chains, key=lambda c: float(c.cost[1]))
-        for chain in self.chains:
+        for chain in (self.chains[i] for i in chains):
             chain.devices[:] = leader.best
             chain.best[:] = leader.best
             chain.cost[:] = leader.cost[1]
