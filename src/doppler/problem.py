@@ -16,7 +16,6 @@ from doppler.graph.graph import Graph
 from doppler.graph.levels import Levels
 from doppler.topology.topology import Topology
 
-
 Kept = TypeVar("Kept")
 
 
