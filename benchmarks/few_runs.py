@@ -9,8 +9,9 @@ Four ways to spend executions of a graph on a machine, of which a topology is kn
 - `policy`: Stage III (guarded), from the shipped policy and what placer `doppler` makes of it;
 - `search`: Stage III from the shipped policy and what `--search-seconds` of search find;
 - `random`: Stage III from random weights and a random assignment;
-- `bandit`: no learning. The best different assignments of several searches and of the policy run
-  once each; the better half runs again, twice as often, until one is left (successive halving).
+- `bandit`: no learning. The best different assignments of several searches and of the policy run in
+  rounds of as many executions; after each the better half stays, until one is left (successive
+  halving).
 
 The assignments of all ways that seemed best in their runs are run again at the end, in turn; the
 fastest of them is the best known. With backend `sim` the machine is the topology with speeds of
@@ -206,19 +207,29 @@ def elites(problem: Problem, seed: int, args: argparse.Namespace) -> list[IntArr
 
 
 def halve(graph: dp.Graph, some: list[Assignment], executor: Watched, executions: int) -> None:
-    """Successive halving: the better half runs again, twice as often."""
+    """Successive halving: rounds of as many executions, after each of which the better half stays.
+
+    There are as many arms as can run once in the first round. Karnin, Koren & Somekh, "Almost
+    optimal exploration in multi-armed bandits", ICML 2013.
+    """
     found: dict[bytes, list[float]] = {_key(one): [] for one in some}
-    repeats = 1
-    while some and len(executor.ran) < executions:
-        for one in some:
-            for _ in range(repeats):
-                if len(executor.ran) < executions:
-                    trace = executor.run(graph, one, len(executor.ran))
-                    found[_key(one)].append(trace.makespan_s)
+    while len(some) > 1 and len(some) * rounds_of(some) > executions:
+        some = some[: len(some) // 2]
+    if len(some) == 1:
+        executor.run(graph, some[0], 0)
+    each = executions // max(rounds_of(some), 1)
+    while len(some) > 1:
+        for _ in range(max(each // len(some), 1)):
+            for one in some:
+                trace = executor.run(graph, one, len(executor.ran))
+                found[_key(one)].append(trace.makespan_s)
         some = sorted(some, key=lambda one: float(np.mean(found[_key(one)])))
-        if len(some) == 1:
-            return
-        some, repeats = some[: len(some) // 2], 2 * repeats
+        some = some[: -(-len(some) // 2)]
+
+
+def rounds_of(some: list[Assignment]) -> int:
+    """How often they are halved until one is left."""
+    return (len(some) - 1).bit_length()
 
 
 def perturbed(topology: Topology, error: float, seed: int) -> Topology:

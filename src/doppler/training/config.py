@@ -69,8 +69,8 @@ class GuideConfig:
     pool_share: float = 0.2  # with assignments of the pool
     least_gap: float = 0.1  # share of the vertices that a lesson's guide leaves open, at least
     wrong_share: float = 0.3  # of the vertices that it has elsewhere, at most
-    # Weight of placing as the list schedule does, times the share by which that is ahead of the
-    # episodes; lessons have 1.
+    # Weight of a lesson to place as the list schedule does, where that is ahead of the episodes:
+    # times the share of their makespan by which it is.
     follow: float = 1.0
 
     def __post_init__(self) -> None:
@@ -260,8 +260,12 @@ class TrainConfig:
     @property
     def has_expert(self) -> bool:
         """Whether Stage II has an expert. It teaches placing, so that must be learned."""
-        learned = isinstance(self.policy, RivalConfig) or self.policy.place
-        return self.sim.expert is not None and "sim" in self.stages and learned
+        return self.sim.expert is not None and "sim" in self.stages and self.learns_placing
+
+    @property
+    def learns_placing(self) -> bool:
+        """Whether the policy places, and not the critical-path rule."""
+        return isinstance(self.policy, RivalConfig) or self.policy.place
 
     @property
     def sim_config(self) -> SimConfig:

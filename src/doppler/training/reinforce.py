@@ -67,21 +67,22 @@ def reinforce(
         if len(lessons):  # none where nothing that runs has been found yet
             rest = seeds[stage.batch : stage.batch + len(lessons)]
             loss = loss + _lessons_loss(forward, sampling, record, stage, lessons, own, rest, rng)
-    if stage.guide.follow and guide is record.exercise.instance.guide and len(guide.devices):
-        ahead = guide_is_ahead(record, makespans, number)
-        if ahead > 0.0:
+    if guide is record.exercise.instance.guide and len(guide.devices) and config.learns_placing:
+        weight = stage.guide.follow * lead(record, guide, makespans, number)
+        if weight > 0:
             followed = forward.instance.expand(np.repeat(guide.devices, 2, axis=0))
-            as_guided = lesson_loss(forward, sampling, followed, seeds[:2])
-            loss = loss + stage.guide.follow * ahead * as_guided
+            loss = loss + weight * lesson_loss(forward, sampling, followed, seeds[:2])
     return loss, makespans
 
 
-def guide_is_ahead(record: ExerciseRecord, makespans: FloatArray, number: int) -> float:
-    """By which share of the episodes' mean makespan their guide is shorter; 0 if it is not."""
-    exercise = record.exercise
-    followed = exercise.instance.expand(exercise.instance.guide.devices)
-    guide_s = float(exercise.makespans(followed, number)[0])
-    return max(1.0 - guide_s / float(makespans.mean()), 0.0)
+def lead(record: ExerciseRecord, guide: Guide, makespans: FloatArray, number: int) -> float:
+    """By which share of the mean makespan of some episodes their guide is shorter; 0 if it is not.
+
+    Episodes that run out of memory are infinitely long.
+    """
+    exercise, mean_s = record.exercise, float(makespans.mean())
+    (guide_s,) = exercise.makespans(exercise.instance.expand(guide.devices), number).tolist()
+    return max(1.0 - guide_s / mean_s, 0.0) if guide_s < mean_s else 0.0
 
 
 def policy_loss(choices: Sequence[Choices], gains: FloatArray, stage: AnyReinforceConfig) -> Tensor:

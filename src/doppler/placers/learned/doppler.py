@@ -159,10 +159,10 @@ class DopplerPlacer(Shown):
         polishing_s = 0.0 if limit_s is None else config.polishing_share * limit_s
         samples = 0
         while search.next is not None:
-            left_s = until - polishing_s - monotonic()
-            if samples and not search.has_time(left_s):
+            free_s = until - polishing_s - monotonic()
+            if samples and not search.has_time(free_s):
                 break
-            made = search.step(left_s)
+            made = search.step(free_s)
             samples += len(made[0])
             yield made
         if config.polishing_work and self.samples != 0 and monotonic() < until:
