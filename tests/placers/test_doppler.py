@@ -176,14 +176,16 @@ def test_turns_of_the_policy_make_what_the_placer_makes() -> None:
 
 def test_a_batch_that_would_outlast_its_time_is_cut() -> None:
     placer, problem = DopplerPlacer(policy()), Problem(graph(), TOPOLOGY)
-    batch, pace = Batch(BatchKind.INITIAL, GREEDY, SHAPE, 8), Pace(1.0)
+    batch, pace = Batch(BatchKind.INITIAL, GREEDY, SHAPE, 8), Pace()
+    pace.note(BatchKind.INITIAL, 1.0)
     with closing(placer.begin(make_instance(problem), 0)) as search:
         counts = [pace.count(batch, search.parts[0], seconds) for seconds in (0.1, 3.5, math.inf)]
     assert counts in ([1, 3, 8], [1, 4, 8])
 
 
 def test_samples_take_as_long_as_those_before() -> None:
-    pace = Pace(1.0)
+    pace = Pace()
+    assert [pace.sample_s(kind) for kind in BatchKind] == [0.0, 0.0, 0.0]
     pace.note(BatchKind.GREEDY, 2.0)
     pace.note(BatchKind.GREEDY, 0.5)  # on a part of the machine
     assert [pace.sample_s(kind) for kind in BatchKind] == [2.0, 2.0, 2.0]

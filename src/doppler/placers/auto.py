@@ -11,6 +11,7 @@ from doppler.errors import ConfigError, Interrupted
 from doppler.placers.auto_config import AutoConfig
 from doppler.placers.base import Shown, assign
 from doppler.placers.learned.doppler import DopplerPlacer
+from doppler.placers.lists.fewer_devices import FewerDevicesPlacer
 from doppler.placers.planned_search import can_plan
 from doppler.placers.portfolio import Portfolio
 from doppler.placers.search.annealing import (
@@ -119,14 +120,17 @@ class AutoPlacer(Shown):
         is_slow = config.sample_s(portfolio.problem) > config.list_share * seconds
         share = config.instant_share if policy is None or is_slow else config.list_share
         lists, partitioners = self._instant(portfolio.problem.topology)
-        self._run_instant(portfolio, lists, share * seconds, config.slow_share * seconds)
-        if policy is not None and not portfolio.has_time_for_policy():
+        slow_s = config.slow_share * seconds
+        guide_s = self._run_instant(portfolio, lists, share * seconds, slow_s)
+        sample_s = guide_s + config.sample_s(portfolio.problem)
+        if sample_s > portfolio.left_s:
             policy = None
         if can_plan(portfolio.problem):
             self._run_in_little_memory(portfolio, policy, seconds)
             return
-        with portfolio.taking_turns(policy):
-            portfolio.start_policy()
+        with portfolio.taking_turns(policy, sample_s):
+            if config.begins_with_policy(portfolio.problem, seconds):
+                portfolio.start_policy()
             for name in partitioners:
                 budget_s = min(config.partition_share * seconds, portfolio.left_s)
                 if budget_s > 0 and not portfolio.is_done():
@@ -177,20 +181,23 @@ class AutoPlacer(Shown):
 
     def _run_instant(
         self, portfolio: Portfolio, names: Sequence[str], seconds: float, slow_s: float
-    ) -> None:
+    ) -> float:
         """Let heuristics run, the quickest first, as many as end in time; one that runs at least.
 
         They come before the policy: nothing that takes a moment only is left out for want of time.
+        Returns the seconds that the list schedules still take which guide a policy.
         """
-        clock = InstantClock(seconds)
+        clock, guide_s = InstantClock(seconds), 0.0
         for name in track(names, "heuristics"):
             expected_s = clock.expected_s(name)
             if portfolio.found_one() and (
                 not clock.has_time(name) or (name in SELDOM_BEST and expected_s > slow_s)
             ):
+                guide_s += expected_s if name == FewerDevicesPlacer.name else 0.0
                 continue
             with clock.timing(name):
                 portfolio.run(make_instant(name))
+        return guide_s
 
     def _instant(self, topology: Topology) -> tuple[list[str], list[str]]:
         """The heuristics to begin with, and those of them that take a budget."""

@@ -25,11 +25,14 @@ class AutoConfig:
 
     # One after the other: list schedulers, the policy, partitioners.
     list_share: float = 0.3  # of the budget, for list schedulers, where a policy follows
-    instant_share: float = 0.5  # where none does, or its first sample takes longer than that
+    instant_share: float = 0.8  # where none does, or its first sample takes longer than that
     slow_share: float = 0.03  # of the budget, that a heuristic which seldom wins may take
     # Of the budget, in which the policy searches by itself. Chosen on split `validation`,
     # where 0.5 is better than 0.25.
     learned_share: float = 0.5
+    # It does if that is the time of so many first assignments of it. If not, it has turns only:
+    # on large graphs it would have made a few samples by then.
+    learned_samples: int = 8
     partition_share: float = 0.2  # of the budget: few cuts bring nearly as much as many
     partition_tries: int = 1  # cuts of each kind; three times as many take three times as long
 
@@ -75,6 +78,10 @@ class AutoConfig:
         """An estimate of how long a policy takes for its first assignment."""
         by_vertex = self.learned_vertex_s + self.learned_pair_s * problem.topology.num_devices
         return len(problem.graph.assigned) * by_vertex
+
+    def begins_with_policy(self, problem: Problem, seconds: float) -> bool:
+        """Whether the policy has a share of the budget by itself."""
+        return self.learned_samples * self.sample_s(problem) <= self.learned_share * seconds
 
     def search_s(self, problem: Problem) -> float:
         """An estimate of how long search takes until its first move."""

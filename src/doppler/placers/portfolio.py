@@ -97,10 +97,6 @@ class Portfolio:
     def _turn_s(self) -> float:
         return self._config.turn_share * self._seconds
 
-    def has_time_for_policy(self) -> bool:
-        """Whether a policy gives its first assignment in the time left, as an estimate."""
-        return self._config.sample_s(self.problem) <= self.left_s
-
     def has_exact_solver(self, seconds: float) -> bool:
         """Whether an exact solver is installed, the graph is small enough for it, and it begins to
         solve within these seconds.
@@ -119,12 +115,13 @@ class Portfolio:
                 raise Interrupted
 
     @contextmanager
-    def taking_turns(self, learned: DopplerPlacer | None) -> Iterator[None]:
-        """Let a policy and search have turns; in the end they are closed."""
+    def taking_turns(self, learned: DopplerPlacer | None, sample_s: float) -> Iterator[None]:
+        """Let a policy and search have turns; in the end they are closed.
+
+        `sample_s` is what the policy takes for its first assignment, as an estimate.
+        """
         if learned is not None:
-            with self._member(learned.name):
-                sample_s = self._config.sample_s(self.problem)
-                self._policy = PolicyTurns(learned, self.problem, self.seed, sample_s)
+            self._policy = PolicyTurns(learned, self.problem, self.seed, sample_s)
         try:
             yield
         finally:
@@ -150,7 +147,7 @@ class Portfolio:
         search.begin(self._starts(), self._enough_s())
         while self.left_s > 0 and not self.is_done():
             last = self.left_s < self._config.search_share * self._seconds and search.gain > 0
-            members = [search] if last or self._policy is None else [self._policy, search]
+            members = [search] if last or self._policy is None else [search, self._policy]
             one = whose_turn(members, self.left_s, self._config.least_gain / self._turn_s)
             if one is None:
                 break

@@ -10,6 +10,7 @@ import numpy as np
 from doppler.base.arrays import IntArray
 from doppler.placers.base import cores
 from doppler.placers.learned.doppler import DopplerPlacer
+from doppler.placers.learned.policy_search import PolicySearch
 from doppler.placers.lists.guides import instance_for
 from doppler.placers.search.annealing import LEAST_S, Annealer, SearchConfig
 from doppler.problem import Problem
@@ -79,13 +80,14 @@ class PolicyTurns(TurnTaker):
     """Placer `doppler`, batch by batch; batches that would take longer than a turn are cut."""
 
     def __init__(self, placer: DopplerPlacer, problem: Problem, seed: int, sample_s: float) -> None:
-        """`sample_s` is what its first sample takes, as an estimate."""
+        """`sample_s` is what it takes until its first assignment, as an estimate."""
         super().__init__(placer.name)
+        self._placer, self._problem, self._seed = placer, problem, seed
+        self._sample_s = sample_s
         self._devices: IntArray | None = None
         self._cost_s = inf
         self._left_s = inf if placer.seconds is None else placer.seconds
-        self._instance = instance_for(placer.config, problem)
-        self._search = placer.begin(self._instance, seed, sample_s)
+        self._search: PolicySearch | None = None  # from the first turn on
 
     @property
     def devices(self) -> IntArray | None:
@@ -100,33 +102,39 @@ class PolicyTurns(TurnTaker):
     def has_time(self, left_s: float) -> bool:
         """Whether one more sample ends in time."""
         left_s = min(left_s, self._left_s)
+        if self._search is None:
+            return self._sample_s <= left_s
         return left_s > 0 and self._search.has_time(left_s)
 
     def turn(self, seconds: float, left_s: float) -> None:
         """Make batches for about `seconds`: one sample at least."""
         began = monotonic()
         until = began + min(seconds, left_s)
-        self._step(until - began)
+        if self._search is None:
+            instance = instance_for(self._placer.config, self._problem)
+            self._search = self._placer.begin(instance, self._seed)
+        self._step(self._search, until - monotonic())
         while self._search.has_time(until - monotonic()):
-            self._step(until - monotonic())
+            self._step(self._search, until - monotonic())
         self._left_s -= monotonic() - began
 
-    def _step(self, seconds: float) -> None:
-        devices, order, makespans = self._search.step(seconds)
+    def _step(self, search: PolicySearch, seconds: float) -> None:
+        devices, order, makespans = search.step(seconds)
         best = int(np.argmin(makespans))
         if self.devices is None or makespans[best] < self.cost_s:
             self._cost_s = float(makespans[best])
-            self._devices = self._instance.expand(devices[best])
-            self.order = self._instance.vertices[order[best]]
+            self._devices = search.instance.expand(devices[best])
+            self.order = search.instance.vertices[order[best]]
 
     def take(self, devices: IntArray, cost_s: float) -> None:
         """Let the best population have an assignment that others found."""
-        if cost_s < self.cost_s:
-            self._search.take(devices[self._instance.vertices], cost_s)
+        if self._search is not None and cost_s < self.cost_s:
+            self._search.take(devices[self._search.instance.vertices], cost_s)
 
     def close(self) -> None:
         """Let its threads end."""
-        self._search.close()
+        if self._search is not None:
+            self._search.close()
 
 
 class SearchTurns(TurnTaker):

@@ -173,15 +173,12 @@ class DopplerPlacer(Shown):
             if interrupted:
                 raise Interrupted
 
-    def begin(self, instance: Instance, seed: int, sample_s: float = 0.0) -> PolicySearch:
-        """The search before its first batch; close it after use.
-
-        `sample_s` is what the first sample takes, as an estimate.
-        """
+    def begin(self, instance: Instance, seed: int) -> PolicySearch:
+        """The search before its first batch; close it after use."""
         instance = replace(instance, problem=instance.problem.keeping())
         parts = self._parts(instance)
         batches = self._batches(instance, len(parts))
-        return PolicySearch(instance, parts, batches, self.search, seed, sample_s)
+        return PolicySearch(instance, parts, batches, self.search, seed)
 
     def _parts(self, instance: Instance) -> list[PolicyRepair]:
         """The policy on each of the parts of the machine that it places on."""

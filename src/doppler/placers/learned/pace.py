@@ -5,11 +5,10 @@ from doppler.placers.learned.policy_repair import PolicyRepair
 
 
 class Pace:
-    """How long a sample of each kind takes, as those before it tell."""
+    """How long a sample of each kind takes, as those before it tell; the first takes no time."""
 
-    def __init__(self, sample_s: float = 0.0) -> None:
-        """`sample_s` is what the first takes, as an estimate."""
-        self._sample_s, self._noted = dict.fromkeys(BatchKind, sample_s), set[BatchKind]()
+    def __init__(self) -> None:
+        self._sample_s, self._noted = dict.fromkeys(BatchKind, 0.0), set[BatchKind]()
 
     def sample_s(self, kind: BatchKind) -> float:
         """What one of that kind takes."""

@@ -38,10 +38,8 @@ class PolicySearch:
         batches: Iterator[Batch],
         config: NeighbourhoodConfig,
         seed: int,
-        sample_s: float = 0.0,
     ) -> None:
-        """`sample_s` is what the first sample takes, as an estimate."""
-        self._pace = Pace(sample_s)
+        self._pace = Pace()
         self.instance, self.parts, self.seed = instance, parts, seed
         self._batches = enumerate(batches)
         self._next = next(self._batches, None)
