@@ -6,7 +6,7 @@ from strategies import devices_for, graphs, topologies
 
 from doppler.errors import ConfigError, Interrupted
 from doppler.graph import GraphBuilder
-from doppler.placers import lower_bounds
+from doppler.placers import lower_bounds, make_placer
 from doppler.placers.search import annealing as search_module
 from doppler.placers.search.annealing import (
     SLOWER,
@@ -59,6 +59,32 @@ def test_search_finds_the_optimum_of_a_small_graph() -> None:
         assert (
             search(Problem(graph, preset("reference:4")), [np.zeros(8, int)], config).cost_s == 2.0
         )
+
+
+def test_regions_leave_a_device_that_no_vertex_leaves_alone() -> None:
+    """A chain of 30 s on the second device, of 60 s on the first; each transfer takes 10 s."""
+    g = GraphBuilder("chain")
+    last: list = []
+    for i in range(30):
+        op = g.op(f"v{i}", "matmul", reads=last, output_bytes=1, exec_s=[2, 1], transfer_s=10)
+        last = [op]
+    problem = Problem(g.build(), preset("reference:2"))
+    config = SearchConfig(evaluations=3000, chains=1, hot=0.0)
+    assert search(problem, [np.zeros(30, int)], config).cost_s == 30.0
+
+
+def test_the_worst_chain_joins_the_best_when_half_of_the_time_is_over() -> None:
+    graph, topology = random_dag(vertices=30, depth=5, seed=0), preset("p100x4")
+    problem = Problem(graph, topology)
+    starts = [placer.place(problem).devices for placer in map(make_placer, ("heft", "single"))]
+    annealer = search_module.Annealer(problem, starts, SearchConfig(chains=2), 0)
+    costs = []
+    for number, share in enumerate((0.1, 0.4, 0.6)):
+        annealer._advance(number, share, 0)  # without moves
+        costs.append([float(chain.cost[0]) for chain in annealer.chains])
+    assert costs[0] == costs[1]
+    assert costs[1][0] < costs[1][1]
+    assert costs[2] == [costs[1][0]] * 2
 
 
 def test_same_seed_same_search() -> None:
@@ -120,7 +146,7 @@ def test_memory_limits_are_respected() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"seconds": 0}, {"evaluations": 0}, {"chains": 0}, {"draws": 0}, {"hot": -1}, {"quantile": 2}],
+    [{"seconds": 0}, {"evaluations": 0}, {"chains": 0}, {"draws": 0}, {"hot": -1}, {"hotter": 0}],
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, float]) -> None:
     with pytest.raises(ConfigError):

@@ -67,7 +67,7 @@ class SearchConfig:
     enough_s: float = 0.0  # stop at this cost: a lower bound, say
     hot: float = 2e-3  # temperature at the beginning, as a share of the makespan; 0: only improve
     cold: float = 1e-4  # and at the end
-    hotter: float = 10.0  # times as hot every second chain begins: it leaves local optima
+    hotter: float = 10.0  # times as hot as that every second chain begins
     restarts: int = 1  # times the temperature falls within the budget
     draws: int = 1  # of the noise: the objective is the mean makespan over them
     quantile: float | None = None  # of the makespans over the draws, instead of their mean
@@ -103,12 +103,13 @@ class SearchResult:
 
 
 class AnnealingPlacer(Shown):
-    """Simulated annealing from the best heuristic, with moves of vertices, chains and meta-ops.
+    """Simulated annealing from the best heuristics, with moves of vertices, regions and meta-ops.
 
     Moves: a vertex to another device, mostly that of a vertex nearby; two vertices, or two shards
-    of one meta-op, exchanged; a walk along the dataflow put on one device; two devices exchanged
-    within a meta-op, or over a stretch of the topological order. Each is simulated and accepted
-    by Metropolis' rule. The best assignment seen is returned, also on Ctrl-C.
+    of one meta-op, exchanged; a walk along the dataflow put on one device; a region of one device
+    put on another; two devices exchanged within a meta-op, or over a stretch of the topological
+    order. Each is simulated and accepted by Metropolis' rule. The best assignment seen is returned,
+    also on Ctrl-C.
     """
 
     name = "annealing"

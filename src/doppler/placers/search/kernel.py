@@ -9,8 +9,9 @@ from doppler.base.jit import by_reference, compiled, inlined
 from doppler.sim.kernel import UNFINISHED, Arrays, Scratch, run_batch
 
 NEAR = 0.75  # probability that the device to move to is that of a vertex nearby
-REGIONS = 8
-WANDER = 8
+OTHERS = 16  # moves that are no region, by their weights
+REGIONS = 8  # weight of regions; chosen on problems of split `train`
+WANDER = 8  # steps in which a vertex on another device is looked for, to move a region there
 WALK = 8  # vertices that are moved along the dataflow at once, at most
 INFEASIBLE = 1e290  # for each task that never starts for lack of memory: any other cost is less
 
@@ -146,8 +147,8 @@ def propose(n: Neighbourhood, c: Chain, num_devices: int) -> int:
     if num_devices < 2:
         return 0
     v = n.movable[np.random.randint(len(n.movable))]
-    kind = np.random.randint(16 + REGIONS)
-    if kind >= 16:  # vertices that hang together on one device to another
+    kind = np.random.randint(OTHERS + REGIONS)
+    if kind >= OTHERS:  # vertices that are connected, of one device to another
         return move_region(n, c, v, num_devices)
     if kind < 6:  # one vertex to another device
         return put(c, 0, v, likely_device(n, c, v, num_devices))
@@ -180,9 +181,9 @@ def propose(n: Neighbourhood, c: Chain, num_devices: int) -> int:
 
 @inlined
 def move_region(n: Neighbourhood, c: Chain, v: int, num_devices: int) -> int:
-    """Move v, and what hangs together with it on its device, up to a random number of vertices.
+    """Move v, and vertices connected with it on its device, up to a random number of them.
 
-    They go where a vertex nearby is, mostly.
+    They are found breadth first, and go mostly to where a vertex nearby is.
     """
     own = c.devices[0, v]
     target, w = own, v
