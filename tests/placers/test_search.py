@@ -146,7 +146,10 @@ def test_memory_limits_are_respected() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"seconds": 0}, {"evaluations": 0}, {"chains": 0}, {"draws": 0}, {"hot": -1}, {"hotter": 0}],
+    [
+        *({"seconds": 0}, {"evaluations": 0}, {"chains": 0}, {"draws": 0}, {"quantile": 2}),
+        *({"hot": -1}, {"hotter": 0}),
+    ],
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, float]) -> None:
     with pytest.raises(ConfigError):
