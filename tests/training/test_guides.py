@@ -7,8 +7,6 @@ import pytest
 
 pytest.importorskip("torch")
 
-import torch
-
 from doppler.base.arrays import IntArray
 from doppler.mdp.guide import NO_GUIDE, UNASSIGNED, Guide
 from doppler.mdp.rollout import Sampling
@@ -22,7 +20,6 @@ from doppler.training.config import GuideConfig, ReinforceConfig, TrainConfig
 from doppler.training.exercise import Exercise
 from doppler.training.exercise_record import ExerciseRecord
 from doppler.training.guides import damaged, draw_guide, gap, lesson_guides
-from doppler.training.reinforce import lead, reinforce
 
 SIZE = 40
 CONFIG = TrainConfig(
@@ -207,34 +204,3 @@ def test_a_pass_has_the_guide_of_its_instance_or_another(
             continue
         assert (seen.argmax(axis=2) == expected[0][rollouts.order]).all()
         assert (seen.sum(axis=2) == 1).all()
-
-
-def test_a_guide_leads_by_what_it_is_shorter(record: ExerciseRecord) -> None:
-    guide = record.exercise.instance.guide
-    devices = record.exercise.instance.expand(guide.devices)
-    (guide_s,) = record.exercise.makespans(devices, 0).tolist()
-    leads = [lead(record, guide, np.array([guide_s, x * guide_s]), 0) for x in (0.5, 1.0, 3.0)]
-    assert leads == [0.0, 0.0, pytest.approx(0.5)]
-    assert lead(record, guide, np.array([guide_s, np.inf]), 0) == 1.0
-
-
-def test_the_policy_learns_to_place_as_a_guide_that_is_ahead() -> None:
-    """With nothing else to learn, it does so nearly always; without the weight it does not."""
-    found = []
-    for follow in (0.0, 1.0):
-        guide = GuideConfig(no_share=0.0, list_share=1.0, pool_share=0.0, follow=follow)
-        stage = replace(CONFIG.sim, expert=None, reinforce=0.0, entropy=0.0, anchor=0.0, batch=4)
-        config = replace(CONFIG, sim=replace(stage, guide=guide))
-        record, mine = make_record(config), make_policy(config.policy, 0)
-        optimizer = torch.optim.Adam(mine.parameters(), lr=0.03)
-        for number in range(30):
-            optimizer.zero_grad()
-            loss, _ = reinforce(mine, record, config, 0.0, number)
-            if loss.requires_grad:
-                loss.backward()
-                optimizer.step()
-        forward = mine.on(record.view(mine))
-        rollouts = forward.play(Sampling(), np.arange(16))
-        found.append(float((rollouts.devices == record.exercise.instance.guide.devices).mean()))
-    assert found[0] < 0.5
-    assert found[1] > 0.8

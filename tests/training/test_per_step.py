@@ -29,12 +29,7 @@ from doppler.policies.gradients.losses import (  # noqa: E402
     select_log_probs,
 )
 from doppler.policies.inputs import NUM_STATE_COLUMNS, make_inputs  # noqa: E402
-from doppler.training.config import (  # noqa: E402
-    GuideConfig,
-    ImitationConfig,
-    ReinforceConfig,
-    TrainConfig,
-)
+from doppler.training.config import ImitationConfig, ReinforceConfig, TrainConfig  # noqa: E402
 from doppler.training.exercise import Exercise  # noqa: E402
 from doppler.training.exercise_record import ExerciseRecord  # noqa: E402
 from doppler.training.per_step import pick, play, reinforce_by_steps  # noqa: E402
@@ -43,9 +38,7 @@ from doppler.training.trainer import Trainer  # noqa: E402
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 SHAPE = PolicyConfig(width=8, rounds=2)
-PER_STEP = ReinforceConfig(
-    episodes=6, batch=2, expert=None, messages="step", guide=GuideConfig(follow=0.0)
-)
+PER_STEP = ReinforceConfig(episodes=6, batch=2, expert=None, messages="step")
 
 
 def graph() -> Graph:

@@ -69,9 +69,6 @@ class GuideConfig:
     pool_share: float = 0.2  # with assignments of the pool
     least_gap: float = 0.1  # share of the vertices that a lesson's guide leaves open, at least
     wrong_share: float = 0.3  # of the vertices that it has elsewhere, at most
-    # Weight of a lesson to place as the list schedule does, where that is ahead of the episodes:
-    # times the share of their makespan by which it is.
-    follow: float = 1.0
 
     def __post_init__(self) -> None:
         unbox_fields(self)
@@ -80,8 +77,6 @@ class GuideConfig:
                 raise ConfigError(f"sim.guide.{name} is {value}, must be between 0 and 1")
         if self.no_share + self.list_share + self.pool_share > 1:
             raise ConfigError("sim.guide: no_share, list_share and pool_share add up to above 1")
-        if self.follow < 0:
-            raise ConfigError(f"sim.guide.follow is {self.follow}, must not be negative")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,12 +255,8 @@ class TrainConfig:
     @property
     def has_expert(self) -> bool:
         """Whether Stage II has an expert. It teaches placing, so that must be learned."""
-        return self.sim.expert is not None and "sim" in self.stages and self.learns_placing
-
-    @property
-    def learns_placing(self) -> bool:
-        """Whether the policy places, and not the critical-path rule."""
-        return isinstance(self.policy, RivalConfig) or self.policy.place
+        learned = isinstance(self.policy, RivalConfig) or self.policy.place
+        return self.sim.expert is not None and "sim" in self.stages and learned
 
     @property
     def sim_config(self) -> SimConfig:

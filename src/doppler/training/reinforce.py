@@ -67,22 +67,7 @@ def reinforce(
         if len(lessons):  # none where nothing that runs has been found yet
             rest = seeds[stage.batch : stage.batch + len(lessons)]
             loss = loss + _lessons_loss(forward, sampling, record, stage, lessons, own, rest, rng)
-    if guide is record.exercise.instance.guide and len(guide.devices) and config.learns_placing:
-        weight = stage.guide.follow * lead(record, guide, makespans, number)
-        if weight > 0:
-            followed = forward.instance.expand(np.repeat(guide.devices, 2, axis=0))
-            loss = loss + weight * lesson_loss(forward, sampling, followed, seeds[:2])
     return loss, makespans
-
-
-def lead(record: ExerciseRecord, guide: Guide, makespans: FloatArray, number: int) -> float:
-    """By which share of the mean makespan of some episodes their guide is shorter; 0 if it is not.
-
-    Episodes that run out of memory are infinitely long.
-    """
-    exercise, mean_s = record.exercise, float(makespans.mean())
-    (guide_s,) = exercise.makespans(exercise.instance.expand(guide.devices), number).tolist()
-    return max(1.0 - guide_s / mean_s, 0.0) if guide_s < mean_s else 0.0
 
 
 def policy_loss(choices: Sequence[Choices], gains: FloatArray, stage: AnyReinforceConfig) -> Tensor:

@@ -61,7 +61,7 @@ class NestedSchedules:
     def __init__(self, problem: Problem) -> None:
         self.parts = nested_parts(problem)
         self._best: list[Listed] = []  # on the smallest part, and so on
-        self._cost = (inf, float(inf))  # makespan and unfinished tasks of the last of them
+        self._cost = inf, inf  # makespan and number of unfinished tasks of the last of them
 
     def best(self, problem: Problem, number: int) -> Listed:
         """The best on a part, by its number, with devices of the whole machine."""
@@ -71,7 +71,7 @@ class NestedSchedules:
         return self._best[len(self.parts) - 1 - number]
 
     def _add(self, problem: Problem, part: IntArray, simulator: Simulator) -> None:
-        """What is best on one more part."""
+        """Find what is best on one more part, or on those before."""
         distinct: dict[bytes, Listed] = {}
         for one in listed_on(problem, part):
             distinct.setdefault(one.devices.tobytes(), one)
