@@ -10,6 +10,7 @@ from doppler.assignment import Assignment
 from doppler.base.arrays import FloatArray, rows
 from doppler.base.notebook import html_table, number
 from doppler.cost import CostModel
+from doppler.graph.fast_levels import bottom_levels, top_levels
 from doppler.graph.graph import Graph
 from doppler.placers.bounds.memory import allowed, split_s, streaming_s
 from doppler.problem import Problem
@@ -146,7 +147,9 @@ class _Bounds:
         self.table = exec_s[graph.assigned]
         self.fastest: FloatArray = exec_s.min(axis=1)
         self.begin = _earliest_begins(problem, self.fastest)
-        self.tail = _shortest_tails(graph, topology, self.fastest)
+        hops_s = np.full(graph.num_tensors, _hop_s(topology))
+        # (V,) seconds from the begin of a vertex to the end of everything after it, at least.
+        self.tail = bottom_levels(graph, self.fastest, hops_s).length_s
         self.weights = _device_weights(self.table, topology, solved=not quick)
 
     def path_s(self) -> float:
@@ -194,6 +197,20 @@ def _earliest_begins(problem: Problem, fastest_s: FloatArray) -> FloatArray:
     Every hop costs an exec, a completion to be seen and a dispatch. Nothing is moved, but what
     arrives from the host, which needs a dispatch and a completion too.
     """
+    if not problem.is_arriving.any():
+        hops_s = np.full(problem.graph.num_tensors, _hop_s(problem.topology))
+        begin_s = top_levels(problem.graph, fastest_s, hops_s).length_s
+        return np.where(problem.graph.is_input, 0.0, begin_s + problem.topology.host.dispatch_s)
+    return _begins_after_arrivals(problem, fastest_s)
+
+
+def _hop_s(topology: Topology) -> float:
+    """What the host takes from the end of a task to the begin of one that waits for it."""
+    return topology.host.completion_s + topology.host.dispatch_s
+
+
+def _begins_after_arrivals(problem: Problem, fastest_s: FloatArray) -> FloatArray:
+    """The same where inputs arrive from the host."""
     graph, host, fastest = problem.graph, problem.topology.host, fastest_s.tolist()
     reads = rows(graph.read_ptr, graph.read_tensor)
     inputs, begin = graph.is_input.tolist(), [0.0] * graph.num_vertices
@@ -224,20 +241,6 @@ def _arrival_s(problem: Problem) -> float:
     if not lanes.all():
         return 0.0
     return float(_least_arrival_s(problem)[comes].sum() / lanes.sum())
-
-
-def _shortest_tails(graph: Graph, topology: Topology, fastest_s: FloatArray) -> FloatArray:
-    """(V,) seconds from the begin of a vertex to the end of everything after it, at least."""
-    fastest, host = fastest_s.tolist(), topology.host
-    readers = rows(graph.reader_ptr, graph.reader)
-    outputs = rows(graph.output_ptr, graph.output_tensor)
-    inputs, tail = graph.is_input.tolist(), [0.0] * graph.num_vertices
-    for v in reversed(graph.topological_order.tolist()):
-        if not inputs[v]:
-            after = max((tail[r] for t in outputs[v] for r in readers[t]), default=None)
-            hop = 0.0 if after is None else host.completion_s + host.dispatch_s + after
-            tail[v] = fastest[v] + hop
-    return np.array(tail)
 
 
 def _cuts(values: FloatArray) -> FloatArray:
