@@ -48,7 +48,7 @@ class NeighbourhoodConfig:
 
     # Samples: assignments that are made and simulated. Their cost is counted in pairs of a vertex
     # and a device.
-    max_pairs: int = 24_000_000  # in all samples: a second or two on one core
+    max_pairs: int = 16_000_000  # in all samples: half a second on two cores
     vertex_pairs: int = 8  # that a vertex costs besides its devices, mostly for its simulation
     min_samples: int = 32  # however large the problem
     max_samples: int = 24576  # however small
@@ -87,7 +87,7 @@ class NeighbourhoodConfig:
 
     # Polishing: local moves, annealed, from the best of all populations.
     polished: int = 2  # assignments, each by a chain; with a budget in seconds, one by each core
-    polishing_work: int = 20_000_000  # vertices and edges in all simulations; about a second
+    polishing_work: int = 16_000_000  # vertices and edges in all simulations; about half as long
     polishing_share: float = 0.3  # of a budget in seconds, at its end, or all that is left
     hot: float = 1e-3  # temperature at the beginning, as a share of the makespan
     cold: float = 1e-5  # and at the end
