@@ -69,8 +69,9 @@ def _varied(config: "TrainConfig", variant: str) -> "TrainConfig":
         return replace(config, policy=replace(policy, select=False))
     if variant == "only-sel":
         return replace(config, policy=replace(policy, place=False))
-    how = variant.removeprefix("per-")  # per-step, per-episode
-    return replace(no_expert, sim=replace(no_expert.sim, messages=how))
+    how = variant.removeprefix("per-")  # per-step, per-episode; each has the same guide always
+    guide = replace(config.sim.guide, no_share=0.0, list_share=1.0, pool_share=0.0)
+    return replace(no_expert, sim=replace(no_expert.sim, messages=how, guide=guide))
 
 
 def train(parameters: Result, shop: Workshop) -> Result:
