@@ -18,9 +18,9 @@ communication four times computation) and `validation/7`. For every case there a
 - `known/CASE`: what `--seconds` of search on one core find, the list schedulers, the bound. Where
   `earlier` is there, it is the best of an earlier look.
 - `placed/CASE/SEED`: the policy by itself, greedily and as the best of 128 plain samples, on the
-  whole machine and on nested parts of it, with a list schedule as its guide and without one; the
-  guides themselves; placer `doppler` around it; the same placer with random weights, and with
-  random repair only; `auto`.
+  whole machine and on nested parts of it, with a list schedule as its guide; the guide itself;
+  placer `doppler` around it; the same placer with random weights, and with random repair only;
+  `auto`. What `doppler` and `auto` took is noted.
 
 `time/2000/10/3/SEED` gives each method ten seconds on a graph of about 2,000 vertices, and
 `time/bert-16/10/0/SEED` on a model in 16 parts. Makespans
@@ -59,16 +59,16 @@ from doppler.datasets.draw import seeded
 from doppler.datasets.machines import MOST_DEVICES, SEALED_MACHINES
 from doppler.datasets.sealed import SEALED_RATIOS, sealed_problem
 from doppler.datasets.sketch import with_ratio
-from doppler.mdp.instance import make_instance
-from doppler.mdp.parts import nested_parts, on_part
+from doppler.mdp.parts import nested_parts
 from doppler.mdp.rollout import GREEDY, Roller, Sampling
 from doppler.placers import lower_bounds
 from doppler.placers.learned.config import NeighbourhoodConfig
 from doppler.placers.learned.doppler import DopplerPlacer
-from doppler.placers.lists.guides import instance_for, listed_best
+from doppler.placers.lists.guides import instance_for, instance_on, listed_best
 from doppler.policies.arrays.acting import play
 from doppler.policies.arrays.config import PolicyConfig
 from doppler.policies.kinds import make_any
+from doppler.problem import Problem
 from doppler.programs.registry import workload
 from doppler.runs.validation_set import listed_s
 from doppler.sim import Simulator
@@ -85,8 +85,7 @@ AUTO_S = 1.0
 LARGE, BUDGETS_S, NEAR = (2_000, 20_000), (1, 10, 60), 0.8
 LARGE_MODELS = (("bert", 16), ("mixtral", 4), ("mixtral", 16))  # of `time`, and their parts
 BY_ITSELF = ("greedy", "greedy on parts", "samples", "samples on parts")
-UNGUIDED = tuple(f"{name}, no guide" for name in BY_ITSELF)
-ROWS = (*BY_ITSELF, *UNGUIDED, "guide", "doppler", "untrained", "random repair", "auto", "lists")
+ROWS = (*BY_ITSELF, "guide", "doppler", "untrained", "random repair", "auto", "lists")
 METHODS = ("doppler", "auto", "from policy", "from heuristics", "from random")  # of `time`
 
 
@@ -198,8 +197,7 @@ def placed(settings: Settings, make: Callable[[], DrawnProblem], seed: int) -> R
     random = DopplerPlacer(blank, search=NeighbourhoodConfig(random_shares=(1.0,)))
     found = {
         **dict(zip(BY_ITSELF, by_itself(placer, drawn), strict=True)),
-        **dict(zip(UNGUIDED, by_itself(placer, drawn, guided=False), strict=True)),
-        "guide": played_s(drawn, listed_best(drawn.problem)[None]),
+        "guide": played_s(drawn.problem, listed_best(drawn.problem)[None]),
         "doppler": made_s,
         "untrained": policy_s(DopplerPlacer(blank), graph, topology)[0],
         "random repair": policy_s(random, graph, topology)[0],
@@ -208,16 +206,17 @@ def placed(settings: Settings, make: Callable[[], DrawnProblem], seed: int) -> R
     return {"inference_s": took_s} | {key: finite(value) for key, value in found.items()}
 
 
-def by_itself(placer: DopplerPlacer, drawn: DrawnProblem, *, guided: bool = True) -> list[float]:
+def by_itself(placer: DopplerPlacer, drawn: DrawnProblem) -> list[float]:
     """Makespans of the policy's greedy choices and best of its plain samples: no search, no rule.
 
     On parts it is the best of the greedy choices on all devices, half of them, a quarter and so on,
     and as many samples in all, the same number on each.
     """
-    parts = nested_parts(drawn.problem)
+    problem = drawn.problem.keeping()
+    parts = nested_parts(problem)
     seeds = np.arange(SAMPLES) + SAMPLE_SEED
     few = seeds[: max(SAMPLES // len(parts), 1)]
-    whole, *others = (Player(placer, drawn, part, guided=guided) for part in parts)
+    whole, *others = (Player(placer, problem, part) for part in parts)
     greedy_s, samples_s = whole.least_s(GREEDY, seeds[:1]), whole.least_s(Sampling(), seeds)
     return [
         greedy_s,
@@ -230,24 +229,25 @@ def by_itself(placer: DopplerPlacer, drawn: DrawnProblem, *, guided: bool = True
 class Player:
     """Episodes of a policy on some of the devices of a problem."""
 
-    def __init__(
-        self, placer: DopplerPlacer, drawn: DrawnProblem, part: IntArray, *, guided: bool
-    ) -> None:
-        is_whole = len(part) == drawn.topology.num_devices
-        problem = drawn.problem if is_whole else on_part(drawn.problem, part)
-        self.drawn, self.part, self.config = drawn, part, placer.config
-        self.instance = instance_for(placer.config, problem) if guided else make_instance(problem)
+    def __init__(self, placer: DopplerPlacer, problem: Problem, part: IntArray) -> None:
+        is_whole = len(part) == problem.topology.num_devices
+        self.problem, self.part, self.config = problem, part, placer.config
+        self.instance = (
+            instance_for(placer.config, problem)
+            if is_whole
+            else instance_on(placer.config, problem, part)
+        )
         self.roller, self.weights = Roller(self.instance), placer.arrays.on(self.instance)
 
     def least_s(self, sampling: Sampling, seeds: IntArray) -> float:
         """The least makespan of an episode for each seed."""
         played = play(self.roller, self.weights, self.config, sampling, seeds, record=False)
-        return played_s(self.drawn, self.instance.expand(self.part[played.devices]))
+        return played_s(self.problem, self.instance.expand(self.part[played.devices]))
 
 
-def played_s(drawn: DrawnProblem, table: IntArray) -> float:
+def played_s(problem: Problem, table: IntArray) -> float:
     """The least makespan of (K, V) assignments."""
-    return float(Simulator(drawn.problem).makespans(drawn.graph, table).min())
+    return float(Simulator(problem).makespans(problem.graph, table).min())
 
 
 def large_problem(size: int, number: int) -> DrawnProblem:
