@@ -78,7 +78,7 @@ def assert_recalibrated(work: Graph, seen: Topology) -> None:
         Simulator(topology).makespans(work, others) for topology in (limping(), MACHINE, seen)
     )
     assert np.abs(wrong_s / true_s - 1).mean() > 0.25
-    assert np.abs(seen_s / true_s - 1).max() < 0.02
+    assert np.abs(seen_s / true_s - 1).max() < 0.03
     true, found = (Problem(work, topology).costs for topology in (limping(), seen))
     share = found.exec_s[work.assigned].sum(axis=0) / true.exec_s[work.assigned].sum(axis=0)
     assert share == pytest.approx(np.ones(4), rel=0.05)  # the first of them is half as fast
