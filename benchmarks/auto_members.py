@@ -17,10 +17,8 @@ placers is replaced, so that other work on the machine does not count. What a me
 - `from policy`: a quarter of the time for the samples of `doppler`, then search from the best 12.
 - `lists`: the best of all list schedulers, however long they take.
 
-`benchmarks/results/auto-members.jsonl` is what we measured on 18 November 2026, on one of two busy
-cores: split `validation`, with two shares of the budget for the policy by itself, of which the
-larger was then chosen (`--policy-share`). Split `validation` was looked at four times before that,
-with earlier policies.
+`benchmarks/results/auto-members.jsonl` is what we measured on 19 November 2026 on split `validation`,
+which was looked at five times before that; settings were chosen on `train` since the last look.
 """
 
 import argparse
