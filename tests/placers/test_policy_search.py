@@ -198,6 +198,13 @@ def test_with_a_budget_polishing_takes_what_is_left_of_it(monkeypatch: pytest.Mo
     assert budgets[1].evaluations == placer.search.polishing_work // (30 + count_edges(problem()))
 
 
+def test_without_polishing_it_ends_after_its_samples() -> None:
+    placer = DopplerPlacer(array_policy(SHAPE), samples=24)
+    plain = DopplerPlacer(array_policy(SHAPE), samples=24, search=PLAIN).place(problem())
+    assert placer.without_polishing().place(problem(), budget_s=1e6) == plain
+    assert placer.search.polishing_work
+
+
 def test_ctrl_c_while_polishing_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(_: Annealer, *__: object) -> None:
         raise KeyboardInterrupt

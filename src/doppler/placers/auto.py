@@ -146,7 +146,8 @@ class AutoPlacer(Shown):
         config, end = self.config, portfolio.began + seconds
         if policy is not None:
             has_limit = policy.seconds is not None
-            portfolio.run(policy, None if has_limit else config.learned_share * seconds)
+            share_s = None if has_limit else config.learned_share * seconds
+            portfolio.run(policy.without_polishing(), share_s)
         for name in self._instant(portfolio.problem.topology)[1]:
             budget_s = max(min(config.partition_share * seconds, portfolio.left_s), LEAST_S)
             portfolio.run(make_instant(name, config.partition_tries), budget_s)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from copy import copy
 from dataclasses import replace
 from itertools import zip_longest
 from math import inf
@@ -110,6 +111,12 @@ class DopplerPlacer(Shown):
                 raise MissingExtraError(error.name or "torch", "training", extra="torch") from None
             self._policy = to_torch(self.arrays)
         return self._policy
+
+    def without_polishing(self) -> "DopplerPlacer":
+        """The same, but it ends once its samples are made, whatever is left of a budget."""
+        twin = copy(self)
+        twin.search = replace(self.search, polishing_work=0)
+        return twin
 
     def place(
         self, problem: Problem, *, seed: int = 0, budget_s: float | None = None
