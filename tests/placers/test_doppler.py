@@ -21,7 +21,7 @@ from doppler.placers.learned import doppler as doppler_placer
 from doppler.placers.learned.batches import Batch, BatchKind
 from doppler.placers.learned.config import NeighbourhoodConfig
 from doppler.placers.learned.doppler import POLICY_FILE, DopplerPlacer
-from doppler.placers.learned.pace import Pace
+from doppler.placers.learned.sample_times import SampleTimes
 from doppler.placers.lists.guides import listed_best
 from doppler.placers.turns import PolicyTurns
 from doppler.policies.arrays import checkpoint
@@ -176,22 +176,22 @@ def test_turns_of_the_policy_make_what_the_placer_makes() -> None:
 
 def test_a_batch_that_would_outlast_its_time_is_cut() -> None:
     placer, problem = DopplerPlacer(policy()), Problem(graph(), TOPOLOGY)
-    batch, pace = Batch(BatchKind.INITIAL, GREEDY, SHAPE, 8), Pace()
-    pace.note(BatchKind.INITIAL, 1.0)
+    batch, times = Batch(BatchKind.INITIAL, GREEDY, SHAPE, 8), SampleTimes()
+    times.note(BatchKind.INITIAL, 1.0)
     with closing(placer.begin(make_instance(problem), 0)) as search:
-        counts = [pace.count(batch, search.parts[0], seconds) for seconds in (0.1, 3.5, math.inf)]
+        counts = [times.count(batch, search.parts[0], seconds) for seconds in (0.1, 3.5, math.inf)]
     assert counts in ([1, 3, 8], [1, 4, 8])
 
 
 def test_samples_take_as_long_as_those_before() -> None:
-    pace = Pace()
-    assert [pace.sample_s(kind) for kind in BatchKind] == [0.0, 0.0, 0.0]
-    pace.note(BatchKind.GREEDY, 2.0)
-    pace.note(BatchKind.GREEDY, 0.5)  # on a part of the machine
-    assert [pace.sample_s(kind) for kind in BatchKind] == [2.0, 2.0, 2.0]
+    times = SampleTimes()
+    assert [times.sample_s(kind) for kind in BatchKind] == [0.0, 0.0, 0.0]
+    times.note(BatchKind.GREEDY, 2.0)
+    times.note(BatchKind.GREEDY, 0.5)  # on a part of the machine
+    assert [times.sample_s(kind) for kind in BatchKind] == [2.0, 2.0, 2.0]
     for took_s in (0.3, 0.2):
-        pace.note(BatchKind.NEIGHBOUR, took_s)
-    assert [pace.sample_s(kind) for kind in BatchKind] == [2.0, 2.0, 0.2]
+        times.note(BatchKind.NEIGHBOUR, took_s)
+    assert [times.sample_s(kind) for kind in BatchKind] == [2.0, 2.0, 0.2]
 
 
 def test_policies_search_from_what_others_found() -> None:

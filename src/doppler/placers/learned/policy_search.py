@@ -15,8 +15,8 @@ from doppler.mdp.rollout import NOTHING_ASSIGNED
 from doppler.placers.learned.batches import Batch, BatchKind
 from doppler.placers.learned.config import NeighbourhoodConfig
 from doppler.placers.learned.neighbourhoods import Elite, Population
-from doppler.placers.learned.pace import Pace
 from doppler.placers.learned.policy_repair import PolicyRepair, Samples, joined
+from doppler.placers.learned.sample_times import SampleTimes
 from doppler.placers.search.annealing import SearchConfig, search
 
 
@@ -39,7 +39,7 @@ class PolicySearch:
         config: NeighbourhoodConfig,
         seed: int,
     ) -> None:
-        self._pace = Pace()
+        self._times = SampleTimes()
         self.instance, self.parts, self.seed = instance, parts, seed
         self._batches = enumerate(batches)
         self._next = next(self._batches, None)
@@ -55,13 +55,13 @@ class PolicySearch:
     def has_time(self, seconds: float) -> bool:
         """Whether there is a next batch, of which one sample ends in time, as those before tell."""
         batch = self.next
-        return batch is not None and self._pace.sample_s(batch.kind) <= seconds
+        return batch is not None and self._times.sample_s(batch.kind) <= seconds
 
     def step(self, seconds: float = inf) -> Samples:
         """The samples of the next batch: as many as end in time, one at least."""
         assert self._next is not None
         began, (number, batch) = monotonic(), self._next
-        batch = replace(batch, count=self._pace.count(batch, self.parts[0], seconds))
+        batch = replace(batch, count=self._times.count(batch, self.parts[0], seconds))
         population = self._population(batch)
         rng = np.random.default_rng([self.seed, number])
         part = self.parts[population.part if batch.stays else 0]  # the first is the whole machine
@@ -71,7 +71,7 @@ class PolicySearch:
         self._next = next(self._batches, None)
         population.add(*samples)
         took_s = (monotonic() - began) * part.shares(batch.count) / max(batch.count, 1)
-        self._pace.note(batch.kind, took_s)
+        self._times.note(batch.kind, took_s)
         return samples
 
     def _population(self, batch: Batch) -> Population:

@@ -1,10 +1,10 @@
-"""Pace: how long samples of a policy take, and how many of them end in time."""
+"""SampleTimes: how long samples of a policy take, and how many of them end in time."""
 
 from doppler.placers.learned.batches import Batch, BatchKind
 from doppler.placers.learned.policy_repair import PolicyRepair
 
 
-class Pace:
+class SampleTimes:
     """How long a sample of each kind takes, as those before it tell; the first takes no time."""
 
     def __init__(self) -> None:
