@@ -49,7 +49,7 @@ def test_it_gets_faster_on_a_machine_unlike_its_topology(tmp_path: Path) -> None
     before = replace(CONFIG, imitation=replace(CONFIG.imitation, episodes=4))
     parent = tmp_path / "parent"
     train(work, MACHINE, before, out=parent)
-    config = replace(REAL, real=replace(REAL.real, episodes=64, moves=2000))
+    config = replace(REAL, seed=1, real=replace(REAL.real, episodes=64, moves=2000))
     run = run_of(work, config, tmp_path / "run", parent)
     label = f"{work.name}@p100x4"
     first, best = (read_assignment(p / f"best/{label}.assignment.json") for p in (parent, run))
@@ -78,7 +78,7 @@ def assert_recalibrated(work: Graph, seen: Topology) -> None:
         Simulator(topology).makespans(work, others) for topology in (limping(), MACHINE, seen)
     )
     assert np.abs(wrong_s / true_s - 1).mean() > 0.25
-    assert np.abs(seen_s / true_s - 1).max() < 0.03
+    assert np.abs(seen_s / true_s - 1).max() < 0.02
     true, found = (Problem(work, topology).costs for topology in (limping(), seen))
     share = found.exec_s[work.assigned].sum(axis=0) / true.exec_s[work.assigned].sum(axis=0)
     assert share == pytest.approx(np.ones(4), rel=0.05)  # the first of them is half as fast
