@@ -282,7 +282,10 @@ def test_ctrl_c_before_the_policy_has_made_anything(monkeypatch: pytest.MonkeyPa
 
 
 def test_shares_that_cannot_be() -> None:
-    wrongs = ({"instant_share": 1.5}, {"learned_share": 0.6}, {"relaxed": ()}, {"turn_share": 0.0})
+    wrongs = (
+        *({"instant_share": 1.5}, {"learned_share": 0.6}, {"relaxed": ()}, {"turn_share": 0.0}),
+        {"learned_samples": -1},
+    )
     for wrong in wrongs:
         with pytest.raises(ConfigError, match=next(iter(wrong))):
             auto.AutoConfig(**wrong)  # type: ignore[arg-type]

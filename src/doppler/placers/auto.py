@@ -186,7 +186,8 @@ class AutoPlacer(Shown):
         """Let heuristics run, the quickest first, as many as end in time; one that runs at least.
 
         They come before the policy: nothing that takes a moment only is left out for want of time.
-        Returns the seconds that the list schedules still take which guide a policy.
+        Returns the estimated seconds of the list schedules on parts of the machine, which guide a
+        policy, if there was no time for them; 0 if they were made.
         """
         clock, guide_s = InstantClock(seconds), 0.0
         for name in track(names, "heuristics"):

@@ -30,8 +30,8 @@ class AutoConfig:
     # Of the budget, in which the policy searches by itself. Chosen on split `validation`,
     # where 0.5 is better than 0.25.
     learned_share: float = 0.5
-    # It does if that is the time of so many first assignments of it. If not, it has turns only:
-    # on large graphs it would have made a few samples by then.
+    # The least number of its first assignments that must fit into that share, as an estimate. Where
+    # fewer fit, on large graphs, the policy only has turns. Chosen on split `train`.
     learned_samples: int = 8
     partition_share: float = 0.2  # of the budget: few cuts bring nearly as much as many
     partition_tries: int = 1  # cuts of each kind; three times as many take three times as long
@@ -71,6 +71,8 @@ class AutoConfig:
                 "list_share, learned_share and partition_share must add up to at most 1, and "
                 "relaxed must not be empty"
             )
+        if self.learned_samples < 0:
+            raise ConfigError(f"learned_samples is {self.learned_samples}, must not be negative")
         if not self.turn_share > 0 or self.partition_tries < 1:
             raise ConfigError("turn_share must be positive, partition_tries at least 1")
 
@@ -80,7 +82,7 @@ class AutoConfig:
         return len(problem.graph.assigned) * by_vertex
 
     def begins_with_policy(self, problem: Problem, seconds: float) -> bool:
-        """Whether the policy has a share of the budget by itself."""
+        """Whether the policy searches by itself first, for its share of the budget."""
         return self.learned_samples * self.sample_s(problem) <= self.learned_share * seconds
 
     def search_s(self, problem: Problem) -> float:

@@ -59,7 +59,7 @@ class NeighbourhoodConfig:
     list_starts: bool = True  # whether search begins from the list schedules that guide the policy
     initial_share: float = 1 / 32  # of all samples
     min_initial: int = 48
-    max_initial_share: float = 0.25  # on large graphs, where so many would leave few neighbours
+    max_initial_share: float = 0.25  # of all samples, that `min_initial` may take with list starts
     initial_batch: int = 8  # samples of one kind
     max_islands: int = 4  # groups of close devices that samples are restricted to
 
@@ -87,8 +87,8 @@ class NeighbourhoodConfig:
 
     # Polishing: local moves, annealed, from the best of all populations.
     polished: int = 2  # assignments, each by a chain; with a budget in seconds, one by each core
-    polishing_work: int = 16_000_000  # vertices and edges in all simulations; about half as long
-    polishing_share: float = 0.3  # of a budget in seconds, at its end, or all that is left
+    polishing_work: int = 16_000_000  # vertices and edges in all simulations, without a budget
+    polishing_share: float = 0.3  # of a budget in seconds, at least; it lasts until the budget ends
     hot: float = 1e-3  # temperature at the beginning, as a share of the makespan
     cold: float = 1e-5  # and at the end
 

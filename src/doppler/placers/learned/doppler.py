@@ -53,8 +53,8 @@ class DopplerPlacer(Shown):
     so far is unassigned and assigned again in the same order (see `Population`). The policy repairs
     all of it, half of it or none, in turn; the rest is repaired at random, as where the policy errs
     it would err again. There are several independent populations; the worse half is dropped at each
-    stage. In the end the best are polished: vertices are moved, one or a few at a time, as in
-    placer `annealing`.
+    stage. In the end the best are polished by the moves of placer `annealing`, which also move
+    regions of vertices, until a budget in seconds is spent.
 
     Nothing here needs torch, whatever the policy was trained with.
 
@@ -79,8 +79,9 @@ class DopplerPlacer(Shown):
     ) -> None:
         """`policy` as it is now, or the one that comes with the package.
 
-        `samples` are taken in at most `seconds`; without a number, about as many as one core takes
-        in a second. Without `select` or `place` the critical-path rule does that part, as in
+        `samples` are taken at most; without a number, about as many as two cores take in half a
+        second. `seconds` is the budget where `place` is given none: all of it is used. Without both
+        a number of simulations polishes the best. Without `select` or `place` the critical-path rule does that part, as in
         Table 3. `search` has the settings of the large-neighbourhood search.
         """
         if (samples or 0) < 0 or (seconds is not None and not seconds > 0):
