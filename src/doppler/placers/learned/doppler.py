@@ -81,7 +81,9 @@ class DopplerPlacer(Shown):
 
         `samples` are taken at most; without a number, about as many as two cores take in half a
         second. `seconds` is the budget where `place` is given none: all of it is used. Without both
-        a number of simulations polishes the best. Without `select` or `place` the critical-path rule does that part, as in
+        a number of simulations polishes the best.
+
+        Without `select` or `place` the critical-path rule does that part, as in
         Table 3. `search` has the settings of the large-neighbourhood search.
         """
         if (samples or 0) < 0 or (seconds is not None and not seconds > 0):
