@@ -365,7 +365,7 @@ def few_options(study: Study) -> argparse.Namespace:
     return argparse.Namespace(
         backend=args.executor,
         mode="fixed",
-        ways=few_runs.WAYS,
+        ways=args.few_ways,
         executions=args.few_executions,
         seeds=args.few_seeds,
         repeats=4,
@@ -442,6 +442,7 @@ def main(arguments: list[str] | None = None) -> None:
     new.add_argument("--seeds", type=int, default=MINUTES.seeds)
     new.add_argument("--few-seeds", type=int, default=3)
     new.add_argument("--few-executions", type=int, default=32)
+    new.add_argument("--few-ways", nargs="+", choices=few_runs.WAYS, default=few_runs.WAYS)
     new.add_argument("--study-sizes", action="store_true", help="graphs of `engine_study.py`")
     verbs.add_parser("show").add_argument("file", type=Path)
     verbs.add_parser("compile").add_argument("name", choices=COMPILED)
