@@ -18,7 +18,8 @@ from doppler.base.progress import report
 from doppler.errors import ConfigError, Interrupted, MissingExtraError
 from doppler.placers.base import Placer, Shown, assign, cores
 from doppler.placers.registry import make_placer
-from doppler.placers.search.improver import make_chain, make_neighbourhood
+from doppler.placers.search.improver import make_chain, make_judge, make_neighbourhood
+from doppler.placers.search.move_model import MoveModel, shipped_move_model
 from doppler.placers.warm_up import warm_up_search
 from doppler.problem import Problem
 from doppler.scheduler.choose import FIXED
@@ -26,7 +27,7 @@ from doppler.sim.config import SimConfig
 from doppler.sim.simulator import Simulator
 
 if TYPE_CHECKING:
-    from doppler.placers.search.kernel import Chain
+    from doppler.placers.search.moves_kernel import Chain
 
 SLICE_S = 0.1  # between looks at the clock
 LAST_SHARE = 0.999  # of a budget, at which the temperature is that of its end
@@ -68,6 +69,10 @@ class SearchConfig:
     hot: float = 2e-3  # temperature at the beginning, as a share of the makespan; 0: only improve
     cold: float = 1e-4  # and at the end
     hotter: float = 10.0  # times as hot as that every second chain begins
+    # Each move is one of that many random ones, which the model of moves likes best; 0: random.
+    candidates: int = 8
+    random_moves: float = 0.1  # share of the moves that are random all the same
+    moves: MoveModel | None = None  # the model of moves; that of this package if None
     restarts: int = 1  # times the temperature falls within the budget
     draws: int = 1  # of the noise: the objective is the mean makespan over them
     quantile: float | None = None  # of the makespans over the draws, instead of their mean
@@ -87,6 +92,10 @@ class SearchConfig:
             raise ConfigError("chains, restarts and draws must be at least 1")
         if self.hot < 0 or self.cold <= 0 or self.hotter <= 0:
             raise ConfigError("hot must not be negative, cold and hotter must be positive")
+        if self.candidates < 0 or not 0 <= self.random_moves <= 1:
+            raise ConfigError(
+                "candidates must not be negative, random_moves must be between 0 and 1"
+            )
         if self.quantile is not None and not 0 <= self.quantile <= 1:
             raise ConfigError(f"quantile is {self.quantile}, must be between 0 and 1")
 
@@ -238,6 +247,14 @@ class Annealer:
         self.quantile = -1.0 if config.quantile is None else config.quantile
         count = config.chains or len(cores()) or 1
         self.scratches = [make_scratch(self.arrays) for _ in range(count)]
+        self.judges = [
+            make_judge(
+                *(self.arrays, config.moves or shipped_move_model()),
+                candidates=config.candidates,
+                random_share=config.random_moves,
+            )
+            for _ in range(count)
+        ]
         began = monotonic()
         ranked = sorted((self._chain(start) for start in starts), key=lambda c: float(c.cost[0]))
         self._step_s = (monotonic() - began) / len(starts)  # roughly, of a move
@@ -337,7 +354,7 @@ class Annealer:
             hot = hottest * (config.cold / hottest) ** phase if hottest else 0.0
             seed = (self.seed * 1_000_003 + number * 1009 + i) % 2**32
             improve(
-                *(self.arrays, self.neighbourhood, self.chains[i], self.priority),
+                *(self.arrays, self.neighbourhood, self.chains[i], self.judges[i], self.priority),
                 *(self.scratches[i], seed, steps, hot, hot or config.cold, self.quantile),
             )
 

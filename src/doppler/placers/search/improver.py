@@ -7,12 +7,15 @@ import numpy as np
 
 from doppler.assignment import check_devices
 from doppler.base.arrays import FloatArray, IntArray, csr
+from doppler.placers.search.judging import MOVE_FEATURES, SLICES
+from doppler.placers.search.move_model import MoveModel, blank_model
 from doppler.problem import Problem
 from doppler.sim.config import SimConfig
 from doppler.sim.simulator import Simulator
 
 if TYPE_CHECKING:
-    from doppler.placers.search.kernel import Chain, Neighbourhood
+    from doppler.placers.search.judge_kernel import Judge
+    from doppler.placers.search.moves_kernel import Chain, Neighbourhood
     from doppler.sim.kernel import Arrays, Scratch
 
 
@@ -28,6 +31,7 @@ class Improver:
         self.arrays = simulator.arrays(graph, range(seed, seed + draws))
         self.priority = simulator.priority(graph, seed)
         self.neighbourhood = make_neighbourhood(problem)
+        self.judge = make_judge(self.arrays, blank_model(), candidates=0)  # its moves are random
 
     def costs_s(self, devices: IntArray) -> FloatArray:
         """(K,) costs of (K, V) assignments; infinity where memory never suffices."""
@@ -60,7 +64,7 @@ class Improver:
             scratch = make_scratch(self.arrays)
             chain = make_chain(self.arrays, self.priority, scratch, devices[i])
             improve(
-                *(self.arrays, self.neighbourhood, chain, self.priority, scratch),
+                *(self.arrays, self.neighbourhood, chain, self.judge, self.priority, scratch),
                 *((seed + 7919 * i) % 2**32, moves, hot, cold, -1.0),
             )
             if closely:
@@ -80,7 +84,8 @@ def make_chain(
     quantile: float = -1.0,
 ) -> "Chain":
     """A chain of moves that begins at (V,) devices; its costs are as in `evaluate`."""
-    from doppler.placers.search.kernel import Chain, evaluate
+    from doppler.placers.search.kernel import evaluate
+    from doppler.placers.search.moves_kernel import Chain
 
     size = len(devices)
     chain = Chain(
@@ -96,9 +101,51 @@ def make_chain(
     return chain
 
 
+def make_judge(
+    arrays: "Arrays", model: MoveModel, *, candidates: int, random_share: float = 0.0
+) -> "Judge":
+    """How one chain chooses moves: of that many candidates; without any, moves are random."""
+    from doppler.placers.search.judge_kernel import AT_FIRST, NUM_CLASSES, Judge
+
+    vertices, devices, links = (
+        len(each) for each in (arrays.is_input, arrays.memory_bytes, arrays.latency_s)
+    )
+
+    def floats(*shape: int) -> FloatArray:
+        return np.zeros(shape, np.float64)
+
+    def ints(*shape: int) -> IntArray:
+        return np.zeros(shape, np.int64)
+
+    return Judge(
+        inner=model.inner.astype(np.float64),
+        inner_bias=model.inner_bias.astype(np.float64),
+        outer=model.outer.astype(np.float64),
+        outer_bias=float(model.outer_bias[0]),
+        random_share=random_share,
+        features=floats(candidates, len(MOVE_FEATURES)),
+        vertices=ints(candidates, vertices),
+        devices=ints(candidates, vertices),
+        counts=ints(candidates),
+        classes=ints(candidates),
+        rates=np.full(NUM_CLASSES, AT_FIRST),
+        now=ints(vertices),
+        begin_s=floats(vertices),
+        end_s=floats(vertices),
+        slack_s=floats(vertices),
+        wait_s=floats(vertices),
+        busy=floats(devices, SLICES),
+        load=floats(devices),
+        link_load=floats(links),
+        held=floats(devices),
+        makespan_s=floats(1),
+        whole=floats(3),
+    )
+
+
 def make_neighbourhood(problem: Problem) -> "Neighbourhood":
     """What moves are made of: the dataflow between assigned vertices, and meta-ops."""
-    from doppler.placers.search.kernel import Neighbourhood
+    from doppler.placers.search.moves_kernel import Neighbourhood
 
     graph, a, b = problem.graph, problem.edges.producer, problem.edges.reader
     size = graph.num_vertices

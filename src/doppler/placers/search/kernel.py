@@ -1,45 +1,15 @@
 """The inner loop of search: moves on one assignment, each simulated, accepted or undone."""
 
-from typing import NamedTuple
-
 import numpy as np
 
 from doppler.base.arrays import FloatArray, IntArray
-from doppler.base.jit import by_reference, compiled, inlined
+from doppler.base.jit import compiled, inlined
+from doppler.placers.search.judge_kernel import Judge, choose_move, learn_rate, look
+from doppler.placers.search.moves_kernel import Chain, Neighbourhood, propose, take_back
 from doppler.sim.kernel import UNFINISHED, Arrays, Scratch, run_batch
 
-NEAR = 0.75  # probability that the device to move to is that of a vertex nearby
-OTHERS = 16  # moves that are no region, by their weights
-REGIONS = 8  # weight of regions; chosen on problems of split `train`
-WANDER = 8  # steps in which a vertex on another device is looked for, to move a region there
-WALK = 8  # vertices that are moved along the dataflow at once, at most
+ANY = 1e299  # a limit that no cost exceeds, under which simulations note what bounds need
 INFEASIBLE = 1e290  # for each task that never starts for lack of memory: any other cost is less
-
-
-class Neighbourhood(NamedTuple):
-    """What moves are made of."""
-
-    movable: IntArray  # (M,) vertices that get a device, in topological order
-    group_ptr: IntArray  # (G+1,) CSR of vertices that were one operation: shards of a meta-op
-    group: IntArray
-    group_of: IntArray  # (V,) group of each vertex, -1 if it has none
-    next_ptr: IntArray  # (V+1,) CSR: assigned vertices that a vertex feeds or is fed by
-    next: IntArray
-
-
-class Chain(NamedTuple):
-    """The state of one search: kept from call to call."""
-
-    devices: IntArray  # (1, V) where it is
-    best: IntArray  # (1, V) the best it has seen
-    cost: FloatArray  # (2,) of where it is, and of the best
-    log_vertex: IntArray  # (V,) vertices changed by the move being tried
-    log_device: IntArray  # (V,) where they were
-    makespan: FloatArray  # (1,)
-    costs: FloatArray  # (S,) makespans under each draw of the noise
-
-
-by_reference(Neighbourhood, Chain)
 
 
 @compiled
@@ -47,6 +17,7 @@ def improve(
     p: Arrays,
     n: Neighbourhood,
     c: Chain,
+    j: Judge,
     priority: FloatArray,
     s: Scratch,
     seed: int,
@@ -57,25 +28,90 @@ def improve(
 ) -> None:
     """Try `steps` moves, at a temperature that falls from `hot` to `cold` (shares of the cost)."""
     np.random.seed(seed)
-    num_devices = len(p.memory_bytes)
+    begin(p, c, j, priority, s, quantile)
     for step in range(steps):
         temperature = hot * (cold / hot) ** (step / steps) if hot > 0.0 else 0.0
-        count = propose(n, c, num_devices)
-        if count == 0:
-            continue
-        # Metropolis' rule; the random number comes first, so a simulation can stop at this cost.
-        limit = c.cost[0]
-        if temperature > 0.0:
-            limit -= np.log(1.0 - np.random.random()) * temperature * c.cost[1]
-        cost = evaluate(p, c, priority, s, quantile, limit)
-        if cost <= limit:
-            c.cost[0] = cost
-            if cost < c.cost[1]:
-                c.cost[1] = cost
-                copy(c.devices, c.best)
-        else:
-            for i in range(count - 1, -1, -1):
-                c.devices[0, c.log_vertex[i]] = c.log_device[i]
+        try_move(p, n, c, j, priority, s, temperature, quantile)
+
+
+@compiled
+def observe(
+    p: Arrays,
+    n: Neighbourhood,
+    c: Chain,
+    j: Judge,
+    priority: FloatArray,
+    s: Scratch,
+    seed: int,
+    temperature: float,
+    features: FloatArray,
+    gains: FloatArray,
+) -> int:
+    """Try (M,) moves, and fill in (M, F) features and (M,) what each made the cost shorter by.
+
+    Relative to the cost, 0 for those that did not. The number of moves that could be judged.
+    """
+    np.random.seed(seed)
+    begin(p, c, j, priority, s, -1.0)
+    seen = 0
+    for _ in range(len(gains)):
+        before = c.cost[0]
+        chosen, cost = try_move(p, n, c, j, priority, s, temperature, -1.0)
+        if chosen >= 0:
+            for i in range(features.shape[1]):
+                features[seen, i] = j.features[chosen, i]
+            gains[seen] = max(1.0 - cost / before, 0.0)
+            seen += 1
+    return seen
+
+
+@inlined
+def begin(p: Arrays, c: Chain, j: Judge, priority: FloatArray, s: Scratch, quantile: float) -> None:
+    """Look at the assignment of a chain, so that moves can be judged."""
+    j.makespan_s[0] = 0.0
+    if len(j.counts) > 0 and evaluate(p, c, priority, s, quantile, ANY) < INFEASIBLE:
+        look(p, c, s, j)
+
+
+@inlined
+def try_move(
+    p: Arrays,
+    n: Neighbourhood,
+    c: Chain,
+    j: Judge,
+    priority: FloatArray,
+    s: Scratch,
+    temperature: float,
+    quantile: float,
+) -> tuple[int, float]:
+    """Make a move, simulate it, and keep it or take it back: which candidate, and its cost.
+
+    -1 where the move was not judged, as nothing is known of an assignment that does not run.
+    """
+    chosen = -1
+    if j.makespan_s[0] > 0.0:
+        count, chosen = choose_move(p, n, c, j, temperature)
+    else:
+        count, _ = propose(n, c, len(p.memory_bytes))
+    if count == 0:
+        return -1, c.cost[0]
+    # Metropolis' rule; the random number comes first, so a simulation can stop at this cost.
+    limit = c.cost[0]
+    if temperature > 0.0:
+        limit -= np.log(1.0 - np.random.random()) * temperature * c.cost[1]
+    cost = evaluate(p, c, priority, s, quantile, limit)
+    if chosen >= 0:
+        learn_rate(j, chosen, cost < c.cost[0])
+    if cost > limit:
+        take_back(c, count)
+        return chosen, cost
+    c.cost[0] = cost
+    if cost < c.cost[1]:
+        c.cost[1] = cost
+        copy(c.devices, c.best)
+    if len(j.counts) > 0 and cost < INFEASIBLE:
+        look(p, c, s, j)
+    return chosen, cost
 
 
 @compiled
@@ -139,123 +175,3 @@ def sort(values: FloatArray) -> None:
             values[j] = values[j - 1]
             j -= 1
         values[j] = value
-
-
-@inlined
-def propose(n: Neighbourhood, c: Chain, num_devices: int) -> int:
-    """Make a random move; the number of vertices it changed is logged."""
-    if num_devices < 2:
-        return 0
-    v = n.movable[np.random.randint(len(n.movable))]
-    kind = np.random.randint(OTHERS + REGIONS)
-    if kind >= OTHERS:  # vertices that are connected, of one device to another
-        return move_region(n, c, v, num_devices)
-    if kind < 6:  # one vertex to another device
-        return put(c, 0, v, likely_device(n, c, v, num_devices))
-    if kind < 10:  # two vertices exchange their devices
-        w = n.movable[np.random.randint(len(n.movable))]
-        if n.group_of[v] >= 0 and kind < 8:
-            w = random_member(n, n.group_of[v])
-        old = c.devices[0, v]
-        count = put(c, 0, v, c.devices[0, w])
-        return put(c, count, w, old)
-    if kind < 14:  # a walk along the dataflow to one device
-        device, count = likely_device(n, c, v, num_devices), 0
-        for _ in range(np.random.randint(2, WALK)):
-            count = put(c, count, v, device)
-            w = random_neighbour(n, v)
-            if w == v:
-                break
-            v = w
-        return count
-    a, b = np.random.randint(num_devices), np.random.randint(num_devices)
-    if kind < 15:  # two devices are exchanged among the shards of a meta-op
-        group = n.group_of[v]
-        first, last = (n.group_ptr[group], n.group_ptr[group + 1]) if group >= 0 else (0, 0)
-        return exchange(c, n.group[first:last], a, b)
-    # and over a stretch of the topological order, of any length
-    length = int(2.0 * (len(n.movable) / 2.0) ** np.random.random())
-    first = np.random.randint(max(len(n.movable) - length, 0) + 1)
-    return exchange(c, n.movable[first : first + length], a, b)
-
-
-@inlined
-def move_region(n: Neighbourhood, c: Chain, v: int, num_devices: int) -> int:
-    """Move v, and vertices connected with it on its device, up to a random number of them.
-
-    They are found breadth first, and go mostly to where a vertex nearby is.
-    """
-    own = c.devices[0, v]
-    target, w = own, v
-    if np.random.random() < NEAR:
-        for _ in range(WANDER):
-            w = random_neighbour(n, w)
-            if c.devices[0, w] != own:
-                target = c.devices[0, w]
-                break
-    if target == own:
-        target = np.random.randint(num_devices)
-    if target == own:
-        return 0
-    most = int(2.0 * (len(n.movable) / 2.0) ** np.random.random())
-    count, at = put(c, 0, v, target), 0
-    while at < count < most:
-        u = c.log_vertex[at]
-        at += 1
-        first, end = n.next_ptr[u], n.next_ptr[u + 1]
-        if end > first:
-            shift = np.random.randint(end - first)
-            for i in range(end - first):
-                j = first + (i + shift) % (end - first)
-                w = n.next[j]
-                if c.devices[0, w] == own and count < most:
-                    count = put(c, count, w, target)
-    return count
-
-
-@inlined
-def likely_device(n: Neighbourhood, c: Chain, v: int, num_devices: int) -> int:
-    """Mostly the device of a vertex one or two steps from v: fewer tensors are moved then."""
-    if np.random.random() >= NEAR:
-        return np.random.randint(num_devices)
-    w = random_neighbour(n, v)
-    if np.random.randint(2):
-        w = random_neighbour(n, w)
-    return c.devices[0, w]
-
-
-@inlined
-def random_neighbour(n: Neighbourhood, v: int) -> int:
-    """A vertex that v feeds or is fed by; v itself if there is none."""
-    size = n.next_ptr[v + 1] - n.next_ptr[v]
-    return n.next[n.next_ptr[v] + np.random.randint(size)] if size else v
-
-
-@inlined
-def exchange(c: Chain, vertices: IntArray, a: int, b: int) -> int:
-    """Exchange two devices among some vertices."""
-    count = 0
-    for v in vertices:
-        if c.devices[0, v] == a:
-            count = put(c, count, v, b)
-        elif c.devices[0, v] == b:
-            count = put(c, count, v, a)
-    return count
-
-
-@inlined
-def random_member(n: Neighbourhood, group: int) -> int:
-    """A vertex of a group."""
-    size = n.group_ptr[group + 1] - n.group_ptr[group]
-    return n.group[n.group_ptr[group] + np.random.randint(size)]
-
-
-@inlined
-def put(c: Chain, count: int, vertex: int, device: int) -> int:
-    """Change a vertex's device and log where it was; the number of changes so far."""
-    if c.devices[0, vertex] == device or count == len(c.log_vertex):
-        return count
-    c.log_vertex[count] = vertex
-    c.log_device[count] = c.devices[0, vertex]
-    c.devices[0, vertex] = device
-    return count + 1
