@@ -10,21 +10,25 @@ the cases `validation/…` instead, which are drawn from the splits that may be 
 same ratios of communication; a `run` of these alone is no look.
 
 `--policies` are training runs or checkpoints, one for each training seed; without them it is the
-policy of the package. Cases are `workflows/7` (families and machines of `doppler.datasets.sealed`),
-`models/bert/4` (a model of the gallery at its published size, whole or in parts, on a sealed
-machine; architectures of which no policy has seen a graph), `hard/llama-layer` (eight devices,
-communication four times computation) and `validation/7`. For every case there are two jobs:
+policy of the package. Cases are `workflows/1007` (families and machines of
+`doppler.datasets.sealed`), `models/bert/4` (a model of the gallery at its published size, whole or
+in parts, on a sealed machine; architectures of which no policy has seen a graph),
+`hard/llama-layer` (eight devices, communication four times computation) and `validation/7`. Numbers
+count from `--first` on, that of the series: the first, from 0 on, was looked at until 19 November
+2026, and the workflows of the second, and the machines under its models, had never been drawn. For
+every case there are two jobs:
 
 - `known/CASE`: what `--seconds` of search on one core find, the list schedulers, the bound. Where
   `earlier` is there, it is the best of an earlier look.
 - `placed/CASE/SEED`: the policy by itself, greedily and as the best of 128 plain samples, on the
   whole machine and on nested parts of it, with a list schedule as its guide; the guide itself;
-  placer `doppler` around it; the same placer with random weights, and with random repair only;
-  `auto`. What `doppler` and `auto` took is noted.
+  placer `doppler` around it; the same placer with nothing learned (random weights and random
+  moves), with random weights only, with random moves only, and with random repair only; `auto`;
+  `annealing` in the same time, and with random moves. What `doppler` and `auto` took is noted.
 
 `time/2000/10/3/SEED` gives each method ten seconds on a graph of about 2,000 vertices, and
-`time/bert-16/10/0/SEED` on a model in 16 parts. Makespans
-are simulated; gaps are above the best that any job found.
+`time/bert-16/10/0/SEED` on a model in 16 parts. Makespans are simulated; gaps are above the best
+that any job found.
 """
 
 import argparse
@@ -65,6 +69,7 @@ from doppler.placers import lower_bounds
 from doppler.placers.learned.config import NeighbourhoodConfig
 from doppler.placers.learned.doppler import DopplerPlacer
 from doppler.placers.lists.guides import instance_for, instance_on, listed_best
+from doppler.placers.search.annealing import AnnealingPlacer, SearchConfig
 from doppler.policies.arrays.acting import play
 from doppler.policies.arrays.config import PolicyConfig
 from doppler.policies.kinds import make_any
@@ -85,7 +90,8 @@ AUTO_S = 1.0
 LARGE, BUDGETS_S, NEAR = (2_000, 20_000), (1, 10, 60), 0.8
 LARGE_MODELS = (("bert", 16), ("mixtral", 4), ("mixtral", 16))  # of `time`, and their parts
 BY_ITSELF = ("greedy", "greedy on parts", "samples", "samples on parts")
-ROWS = (*BY_ITSELF, "guide", "doppler", "untrained", "random repair", "auto", "lists")
+AROUND = ("doppler", "untrained", "random policy", "random moves", "random repair")
+ROWS = (*BY_ITSELF, "guide", *AROUND, "auto", "annealing", "annealing, random moves", "lists")
 METHODS = ("doppler", "auto", "from policy", "from heuristics", "from random")  # of `time`
 
 
@@ -97,6 +103,7 @@ class Settings:
     seconds: float = 60.0  # of search
     count: int = 30  # problems of `workflows` and `validation`
     sized: int = 5  # problems of each size of `time`
+    first: int = 1000  # number of the first problem: that of the series
 
 
 def jobs(settings: Settings) -> list[Job]:
@@ -109,10 +116,11 @@ def jobs(settings: Settings) -> list[Job]:
     for size in LARGE:
         for seconds in BUDGETS_S:
             for i in range(settings.sized):
-                work = partial(equal_time, settings, partial(large_problem, size, i), seconds)
+                make = partial(large_problem, size, settings.first + i)
+                work = partial(equal_time, settings, make, seconds)
                 found += [Job(f"time/{size}/{seconds}/{i}/{seed}", work, seed) for seed in seeds]
     for name, parts in LARGE_MODELS:
-        make = partial(model_problem, name, parts, MODELS.index(name))
+        make = partial(model_problem, name, parts, settings.first + MODELS.index(name))
         for seconds in BUDGETS_S:
             work = partial(equal_time, settings, make, seconds)
             case = f"time/{name}-{parts}/{seconds}/0"
@@ -123,11 +131,12 @@ def jobs(settings: Settings) -> list[Job]:
 def cases(settings: Settings) -> dict[str, Callable[[], DrawnProblem]]:
     """The problems by their names."""
     found: dict[str, Callable[[], DrawnProblem]] = {}
-    for number in range(settings.count):
+    first = settings.first
+    for number in range(first, first + settings.count):
         found[f"workflows/{number}"] = partial(sealed_problem, number)
     for i, name in enumerate(MODELS):
         for j, parts in enumerate(PARTS):
-            found[f"models/{name}/{parts}"] = partial(model_problem, name, parts, i + j)
+            found[f"models/{name}/{parts}"] = partial(model_problem, name, parts, first + i + j)
     for name in HARD:
         found[f"hard/{name}"] = partial(hard_problem, name)
     for number in range(settings.count):
@@ -193,17 +202,29 @@ def placed(settings: Settings, make: Callable[[], DrawnProblem], seed: int) -> R
     drawn = make()
     placer, graph, topology = judged(settings, seed), drawn.graph, drawn.topology
     made_s, took_s = policy_s(placer, graph, topology)
-    blank = make_any(PolicyConfig(), seed)
-    random = DopplerPlacer(blank, search=NeighbourhoodConfig(random_shares=(1.0,)))
+    blank, random = make_any(PolicyConfig(), seed), NeighbourhoodConfig(candidates=0)
+    variants = (
+        DopplerPlacer(blank, search=random),
+        DopplerPlacer(blank),
+        DopplerPlacer(placer.arrays, search=random),
+        DopplerPlacer(blank, search=NeighbourhoodConfig(random_shares=(1.0,))),
+    )
     found = {
         **dict(zip(BY_ITSELF, by_itself(placer, drawn), strict=True)),
         "guide": played_s(drawn.problem, listed_best(drawn.problem)[None]),
         "doppler": made_s,
-        "untrained": policy_s(DopplerPlacer(blank), graph, topology)[0],
-        "random repair": policy_s(random, graph, topology)[0],
+        **{n: policy_s(p, graph, topology)[0] for n, p in zip(AROUND[1:], variants, strict=True)},
         "auto": auto_s(placer, graph, topology, AUTO_S),
+        "annealing": annealed_s(drawn, SearchConfig(seconds=AUTO_S)),
+        "annealing, random moves": annealed_s(drawn, SearchConfig(seconds=AUTO_S, candidates=0)),
     }
     return {"inference_s": took_s} | {key: finite(value) for key, value in found.items()}
+
+
+def annealed_s(drawn: DrawnProblem, config: SearchConfig) -> float:
+    """What annealing finds, the heuristics that it begins from included."""
+    placer = AnnealingPlacer(config)
+    return played_s(drawn.problem, placer.place(drawn.problem).devices[None])
 
 
 def by_itself(placer: DopplerPlacer, drawn: DrawnProblem) -> list[float]:

@@ -89,7 +89,7 @@ def test_sealed(tmp_path: Path, printed: Printed) -> None:
     commands = [
         (*logged, "run", "*/validation/1*", *where),
         (*logged, "show", str(results)),
-        (*logged, "run", "*/workflows/1*", "time/*", *where),
+        (*logged, "run", "*/workflows/1001*", "time/*", *where),
         (*logged, "show", str(results)),
         (*logged, "list"),
     ]
@@ -104,6 +104,21 @@ def test_sealed(tmp_path: Path, printed: Printed) -> None:
     rows = [json.loads(line) for line in results.read_text().splitlines()]
     for row in rows:
         assert all(row[key] is None or row[key] > 0 for key in row if key.endswith("search"))
+
+
+def test_moves(tmp_path: Path, printed: Printed) -> None:
+    results, model = tmp_path / "results.jsonl", tmp_path / "m.safetensors"
+    tiny = {"problems": 1, "rounds": 2, "max_vertices": 160, "moves": 50, "fewest": 60, "steps": 9}
+    hurry = {"BUDGETS_S": [(60, [0.1])], "TRAINING": tiny}
+    commands = [
+        ("train", "-o", str(model), "--seed", "1"),
+        ("run", "train/60/0.1/2", "--results", str(results), "--model", str(model)),
+        ("show", str(results)),
+    ]
+    *_, shown = printed("moves", *commands, **hurry)
+    assert "| train | 60 | 0.1 | 1 | " in shown
+    (row,) = map(json.loads, results.read_text().splitlines())
+    assert all(len(row[name]) == 2 for name in ("random", "untrained", "chosen", "long"))
 
 
 def test_engine_study(tmp_path: Path, printed: Printed) -> None:

@@ -88,9 +88,10 @@ class NeighbourhoodConfig:
     # Polishing: local moves, annealed, from the best of all populations.
     polished: int = 2  # assignments, each by a chain; with a budget in seconds, one by each core
     polishing_work: int = 16_000_000  # vertices and edges in all simulations, without a budget
-    polishing_share: float = 0.3  # of a budget in seconds, at least; it lasts until the budget ends
+    polishing_share: float = 0.5  # of a budget in seconds, at least; it lasts until the budget ends
     hot: float = 1e-3  # temperature at the beginning, as a share of the makespan
     cold: float = 1e-5  # and at the end
+    candidates: int = 8  # of a move, as in `SearchConfig`
 
     # Groups of vertices that are destroyed and repaired as one.
     grouped_share: float = 0.3  # of the batches
@@ -109,8 +110,10 @@ class NeighbourhoodConfig:
         for name, share in [*shares.items(), *(("random_shares", x) for x in self.random_shares)]:
             if not 0 <= share <= 1:
                 raise ConfigError(f"{name} is {share}, must be between 0 and 1")
-        if not 0 < self.cold <= self.hot or self.polishing_work < 0:
-            raise ConfigError("cold must be positive and at most hot, polishing_work not negative")
+        if not 0 < self.cold <= self.hot or min(self.polishing_work, self.candidates) < 0:
+            raise ConfigError(
+                "cold must be positive and at most hot, polishing_work and candidates not negative"
+            )
         if not 0 < self.min_group_work <= self.max_group_work:
             raise ConfigError("min_group_work must be positive, and at most max_group_work")
 
@@ -140,6 +143,7 @@ class NeighbourhoodConfig:
             chains=chains,
             hot=self.hot,
             cold=self.cold,
+            candidates=self.candidates,
         )
 
     def operators(self, random_share: float) -> OperatorSettings:
