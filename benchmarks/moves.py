@@ -42,7 +42,7 @@ from doppler.training.moves import MoveTrainingConfig, train_moves
 
 SPLITS = ("train", "validation")
 BUDGETS_S = ((200, (1.0, 5.0)), (1000, (1.0, 5.0)), (2000, (1.0, 5.0)), (20_000, (5.0,)))
-COUNT = 8  # problems of each size
+COUNT = 5  # problems of each size
 SEEDS, LONGER = 2, 10
 VARIANTS = ("random", "untrained", "chosen")
 STARTS_S = 2.0

@@ -73,8 +73,10 @@ def test_any_number_of_cores_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_more_samples_are_never_worse() -> None:
+    """Before they are polished."""
+    unpolished = NeighbourhoodConfig(polishing_work=0)
     few, many = (
-        DopplerPlacer(policy(), samples=count)
+        DopplerPlacer(policy(), samples=count, search=unpolished)
         .propose(make_instance(Problem(graph(), TOPOLOGY)))[2]
         .min()
         for count in (64, 256)
@@ -360,7 +362,8 @@ def test_the_search_can_be_set() -> None:
         ({"temperatures": ()}, "must not be empty"),
         ({"cold": 0.0}, "cold must be positive"),
         ({"hot": 1e-6}, "at most hot"),
-        ({"polishing_work": -1}, "polishing_work not negative"),
+        ({"polishing_work": -1}, "polishing_work and candidates not negative"),
+        ({"candidates": -1}, "polishing_work and candidates not negative"),
         ({"polishing_share": 2.0}, "polishing_share is 2.0, must be between 0 and 1"),
         ({"polished": 0}, "polished is 0, must be at least 1"),
         ({"min_group_work": 3.0}, "at most max_group_work"),

@@ -25,6 +25,7 @@ from doppler.errors import (  # noqa: E402
 )
 from doppler.placers.learned.config import NeighbourhoodConfig  # noqa: E402
 from doppler.placers.learned.doppler import DopplerPlacer  # noqa: E402
+from doppler.placers.learned.trained import placer_of  # noqa: E402
 from doppler.policies.arrays import checkpoint  # noqa: E402
 from doppler.policies.arrays.checkpoint import read_provenance  # noqa: E402
 from doppler.policies.dual import PolicyConfig, make_policy  # noqa: E402
@@ -40,7 +41,6 @@ from doppler.runs.validation_set import (  # noqa: E402
 )
 from doppler.sim import Simulator  # noqa: E402
 from doppler.training.api import describe, pretraining, starting_policy  # noqa: E402
-from doppler.training.trained import placer_of  # noqa: E402
 from doppler.training.trainer import Trainer  # noqa: E402
 
 RECIPE = Recipe(

@@ -17,13 +17,13 @@ from doppler.datasets.recipe import Recipe, digest_of
 from doppler.errors import DopplerError, FormatError
 from doppler.mdp.instance import Instance
 from doppler.placers.bounds.lower import ROUNDING, bounds_of, gap
+from doppler.placers.learned.trained import placer_of
 from doppler.placers.lists.guides import instance_for
 from doppler.placers.registry import make_placer
 from doppler.placers.search.annealing import SearchConfig, search, starting_points
 from doppler.policies.trainable import TrainablePolicy
 from doppler.problem import Problem
 from doppler.sim.simulator import Simulator
-from doppler.training.trained import placer_of
 
 FILE = "validation.json"
 ALL = "all"  # the row of all families together

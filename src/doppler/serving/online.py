@@ -17,6 +17,7 @@ from doppler.base.arrays import FloatArray, IntArray
 from doppler.engine.execution import Execution
 from doppler.errors import DeadlineError, DopplerError, EngineError
 from doppler.graph.graph import Graph
+from doppler.placers.learned.trained import Trained, placer_of
 from doppler.placers.warm_up import warm_up_search
 from doppler.policies.checkpoint import load_any, save_policy
 from doppler.policies.trainable import TrainablePolicy
@@ -32,7 +33,6 @@ from doppler.serving.watch import Watch
 from doppler.sim.config import SimConfig
 from doppler.topology.topology import Topology
 from doppler.trace import Trace
-from doppler.training.trained import Trained, placer_of
 
 PLACER = "online"
 LOOK_EVERY = 16  # requests of the incumbent between traces that costs are taken from

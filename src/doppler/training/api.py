@@ -17,6 +17,7 @@ from doppler.engine.ranks.opening import open_group
 from doppler.errors import ConfigError, Interrupted
 from doppler.executor import Executor
 from doppler.graph.graph import Graph
+from doppler.placers.learned.trained import Trained, placer_of
 from doppler.policies.arrays.checkpoint import shipped_bytes, shipped_policy
 from doppler.policies.checkpoint import load_any, to_torch
 from doppler.policies.configs import RivalConfig, for_devices
@@ -39,7 +40,6 @@ from doppler.topology.topology import Topology
 from doppler.training.config import AUTO, TrainConfig
 from doppler.training.real import faster_mode, mode_of, predicted_by_mode
 from doppler.training.starting import NOTHING, PRETRAINED, policy_file, usual_start
-from doppler.training.trained import Trained, placer_of
 from doppler.training.trainer import Trainer, TrainingProgress
 
 log = logging.getLogger(__name__)

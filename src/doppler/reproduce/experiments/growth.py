@@ -24,8 +24,8 @@ TIMES = {"inference_s": "one greedy assignment", "update_s": f"an update of {BAT
 
 def grow(parameters: Result, shop: Workshop) -> Result:
     """CPU seconds of a greedy assignment and of an update by REINFORCE, on a random graph."""
+    from doppler.placers.learned.trained import placer_of
     from doppler.training.presets import preset
-    from doppler.training.trained import placer_of
     from doppler.training.trainer import Trainer
 
     size = parameters["vertices"]
