@@ -48,7 +48,7 @@ class NeighbourhoodConfig:
 
     # Samples: assignments that are made and simulated. Their cost is counted in pairs of a vertex
     # and a device.
-    max_pairs: int = 4_000_000  # in all samples: an eighth of a second on two cores
+    max_pairs: int = 16_000_000  # in all samples: half a second on two cores
     vertex_pairs: int = 8  # that a vertex costs besides its devices, mostly for its simulation
     min_samples: int = 32  # however large the problem
     max_samples: int = 24576  # however small
