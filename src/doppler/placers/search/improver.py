@@ -128,6 +128,7 @@ def make_judge(
         devices=ints(candidates, vertices),
         counts=ints(candidates),
         classes=ints(candidates),
+        cuts=floats(2),
         rates=np.full(NUM_CLASSES, AT_FIRST),
         now=ints(vertices),
         begin_s=floats(vertices),

@@ -33,6 +33,7 @@ class Judge(NamedTuple):
     devices: IntArray  # (K, V) where they go
     counts: IntArray  # (K,) of them
     classes: IntArray  # (K,) by kind and size
+    cuts: FloatArray  # (2,) transfers of the one that is looked at, before and after it
     rates: FloatArray  # (C,) share of the moves of a class that made the makespan shorter, of late
 
     # The assignment of the chain, as it was simulated.
@@ -179,7 +180,8 @@ def describe(
     """
     makespan_s, f = j.makespan_s[0], j.features[k]
     near_s, step = URGENT * makespan_s, 1 + (count - 1) // FEW
-    looked, cut, joined, least_slack_s = 0, 0, 0, np.inf
+    looked, least_slack_s = 0, np.inf
+    j.cuts[0], j.cuts[1] = 0.0, 0.0
     for i in range(FEATURES):
         f[i] = 0.0
     for at in range(0, count, step):
@@ -209,14 +211,7 @@ def describe(
                 continue
             old_s, old_link = moving(p, t, j.now[u], a)
             new_s, new_link = moving(p, t, c.devices[0, u], b)
-            f[8] += new_s - old_s
-            f[9] += urgency * (new_s - old_s)
-            if old_link >= 0:
-                f[19] -= old_s * j.link_load[old_link]
-                joined += 1
-            if new_link >= 0:
-                f[19] += new_s * j.link_load[new_link]
-                cut += 1
+            count_read(j, k, urgency, old_s, old_link, new_s, new_link)
             ready_before_s = max(ready_before_s, j.end_s[u] + old_s)
             ready_s = max(ready_s, j.end_s[u] + new_s)
         f[20] += max(ready_s + after_s - j.end_s[v] - j.slack_s[v], 0.0)
@@ -229,17 +224,27 @@ def describe(
                     continue  # it counts among the inputs of r
                 old_s, old_link = moving(p, t, a, j.now[r])
                 new_s, new_link = moving(p, t, b, j.now[r])
-                f[8] += new_s - old_s
-                f[9] += near_s / (near_s + j.slack_s[r]) * (new_s - old_s)
-                if old_link >= 0:
-                    f[19] -= old_s * j.link_load[old_link]
-                    joined += 1
-                if new_link >= 0:
-                    f[19] += new_s * j.link_load[new_link]
-                    cut += 1
+                urgency = near_s / (near_s + j.slack_s[r])
+                count_read(j, k, urgency, old_s, old_link, new_s, new_link)
     finish(p, j, k, count, looked, kind, temperature)
     f[13] = squash(least_slack_s / makespan_s)
-    f[30] = (cut - joined) / (cut + joined + 1.0)
+    f[30] = (j.cuts[1] - j.cuts[0]) / (j.cuts[1] + j.cuts[0] + 1.0)
+
+
+@inlined
+def count_read(
+    j: Judge, k: int, urgency: float, old_s: float, old_link: int, new_s: float, new_link: int
+) -> None:
+    """Count that a vertex reads a tensor over another link than before, or over none (-1)."""
+    f = j.features[k]
+    f[8] += new_s - old_s
+    f[9] += urgency * (new_s - old_s)
+    if old_link >= 0:
+        f[19] -= old_s * j.link_load[old_link]
+        j.cuts[0] += 1.0
+    if new_link >= 0:
+        f[19] += new_s * j.link_load[new_link]
+        j.cuts[1] += 1.0
 
 
 @inlined
