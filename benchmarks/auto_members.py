@@ -18,7 +18,7 @@ placers is replaced, so that other work on the machine does not count. What a me
 - `lists`: the best of all list schedulers, however long they take.
 
 `benchmarks/results/auto-members.jsonl` is what we measured on 19 November 2026 on split
-`validation`, which was looked at five times before that; settings were chosen on `train` since.
+`validation`, which was looked at seven times before that.
 """
 
 import argparse
