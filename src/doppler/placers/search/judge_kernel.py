@@ -6,7 +6,15 @@ import numpy as np
 
 from doppler.base.arrays import FloatArray, IntArray
 from doppler.base.jit import by_reference, compiled, inlined
-from doppler.placers.search.judging import FEW, FINEST, MOVE_FEATURES, SLICES, SPREAD, URGENT
+from doppler.placers.search.judging import (
+    FEW,
+    FINEST,
+    LEAST_EXEC,
+    MOVE_FEATURES,
+    SLICES,
+    SPREAD,
+    URGENT,
+)
 from doppler.placers.search.moves_kernel import NUM_KINDS, Chain, Neighbourhood, propose, take_back
 from doppler.sim.kernel import Arrays, Scratch, transfer_s
 
@@ -83,7 +91,7 @@ def look(p: Arrays, c: Chain, s: Scratch, j: Judge) -> None:
         j.link_load[link] += took_s / makespan_s
         moving_s += took_s
     j.whole[0] = exec_s / makespan_s / num_devices
-    j.whole[1] = moving_s / max(exec_s, 1e-300)
+    j.whole[1] = moving_s / max(exec_s, LEAST_EXEC * makespan_s)
     j.whole[2] = assigned
 
 

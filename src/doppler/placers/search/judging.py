@@ -50,6 +50,7 @@ MOVE_FEATURES = (
 SLICES = 32  # of the makespan, in which it is noted how busy a device is
 FEW = 32  # vertices of a move that are looked at; of more, every second one or so
 URGENT = 0.05  # of the makespan: the slack at which a vertex counts half as urgent as one without
+LEAST_EXEC = 1e-6  # of the makespan: execution takes that long where transfers are compared with it
 FINEST, SPREAD = 1e3, 0.15  # a share x of the makespan is read as SPREAD * log(1 + FINEST * x)
 
 
@@ -222,10 +223,13 @@ class MoveDescriber:
         """What is the same for all moves."""
         trace, moves = self.trace, self.trace.tensor >= 0
         took_s = trace.end_s - trace.begin_s
+        exec_s = took_s[~moves].sum()
         devices = self.problem.topology.num_devices
         return {
-            "mean-load": took_s[~moves].sum() / trace.makespan_s / devices,
-            "communication": squash(took_s[moves].sum() / max(took_s[~moves].sum(), 1e-300)),
+            "mean-load": exec_s / trace.makespan_s / devices,
+            "communication": squash(
+                took_s[moves].sum() / max(exec_s, LEAST_EXEC * trace.makespan_s)
+            ),
             "devices": 0.3 * log(devices),
             "vertices": 0.2 * log(len(self._rows)) - 1.0,
         }
