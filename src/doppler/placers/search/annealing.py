@@ -69,7 +69,7 @@ class SearchConfig:
     hot: float = 2e-3  # temperature at the beginning, as a share of the makespan; 0: only improve
     cold: float = 1e-4  # and at the end
     hotter: float = 10.0  # times as hot as that every second chain begins
-    # Each move is one of that many random ones, which the model of moves likes best; 0: random.
+    # Each move is drawn from that many random ones by the odds of the model of moves; 0: random.
     candidates: int = 8
     random_moves: float = 0.1  # share of the moves that are random all the same
     moves: MoveModel | None = None  # the model of moves; that of this package if None
