@@ -115,7 +115,7 @@ def test_it_takes_no_budget() -> None:
 def assert_the_first_of_all_schedules(problem: Problem) -> None:
     """All schedulers on all parts, each simulated to its end: the first of the shortest.
 
-    Where none fits in memory, the first of those that get furthest.
+    Where none fits in memory, the first of those that lack least.
     """
     devices, orders = [], []
     parts = nested_parts(problem)
@@ -126,8 +126,8 @@ def assert_the_first_of_all_schedules(problem: Problem) -> None:
             orders.append(schedule.order)
     table, simulator = np.stack(devices), Simulator(problem)
     makespans = simulator.makespans(problem.graph, table)
-    left = simulator.unfinished(problem.graph, table)
-    best = int(np.argmin(makespans if np.isfinite(makespans).any() else left))
+    lent = simulator.lent_shares(problem.graph, table)
+    best = int(np.argmin(makespans if np.isfinite(makespans).any() else lent))
     found = FewerDevicesPlacer().place(problem)
     assert found.devices.tolist() == devices[best].tolist()
     assert found.order is not None

@@ -48,13 +48,13 @@ def test_no_list_schedule_is_better(problem: Problem) -> None:
     assert makespans[-1] == makespans.min() < np.inf
 
 
-def test_where_nothing_fits_it_is_what_gets_furthest(problem: Problem) -> None:
+def test_where_nothing_fits_it_is_what_lacks_least_memory(problem: Problem) -> None:
     full = without_memory(problem)
     listed = list(chain.from_iterable(listed_on(full, each) for each in nested_parts(full)))
     table = np.stack([one.devices for one in listed])
-    left = Simulator(full).unfinished(full.graph, table)
-    assert left.min() > 0
-    assert listed_best(full).tolist() == table[np.argmin(left)].tolist()
+    lent = Simulator(full).lent_shares(full.graph, table)
+    assert lent.min() > 0
+    assert listed_best(full).tolist() == table[np.argmin(lent)].tolist()
 
 
 @pytest.mark.parametrize("memory", [math.inf, 1.0])

@@ -1,5 +1,6 @@
 """Moves of search that a model chooses: their features, the model, and what it is fitted to."""
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from doppler.placers.search.annealing import SearchConfig, search, starting_poin
 from doppler.placers.search.improver import make_chain, make_judge, make_neighbourhood
 from doppler.placers.search.judge_kernel import AT_FIRST, NUM_CLASSES, Judge
 from doppler.placers.search.judging import FEW, KINDS, MOVE_FEATURES, Move, MoveDescriber
-from doppler.placers.search.kernel import INFEASIBLE, observe
+from doppler.placers.search.kernel import FIRST_PRICE, observe
 from doppler.placers.search.move_model import (
     MoveModel,
     blank_model,
@@ -26,11 +27,12 @@ from doppler.placers.search.move_model import (
 )
 from doppler.problem import Problem
 from doppler.programs import random_dag
-from doppler.sim import Simulator
-from doppler.sim.kernel import make_scratch
+from doppler.sim import ReferenceSimulator, Simulator
+from doppler.sim.kernel import make_scratch, priced_s
 from doppler.topology import preset
 
 CANDIDATES = 12
+memories = st.sampled_from([math.inf, 2.0, 5.0, 2e9]) | st.integers(1, 10**9).map(float)
 
 
 class Observation:
@@ -41,7 +43,8 @@ class Observation:
         self.arrays = simulator.arrays(problem.graph, [0])
         self.priority, scratch = simulator.priority(problem.graph, 0), make_scratch(self.arrays)
         self.chain = make_chain(self.arrays, self.priority, scratch, devices)
-        self.before_s = float(self.chain.cost[0])
+        self.before_s, self.share = self.chain.lent[:2].tolist()
+        self.cost = float(self.chain.cost[0])
         self.judge = make_judge(self.arrays, shipped_move_model(), candidates=CANDIDATES)
         self.features, self.gains = np.zeros((1, len(MOVE_FEATURES))), np.zeros(1)
         self.seen = observe(
@@ -60,7 +63,7 @@ def moved(judge: Judge, k: int, before: IntArray) -> tuple[tuple[int, ...], IntA
 @settings(max_examples=examples(300), deadline=None)
 @given(data=st.data())
 def test_compiled_features_equal_readable_ones(data: st.DataObject) -> None:
-    topology = data.draw(topologies())
+    topology = data.draw(topologies(memory_bytes=memories))
     size = data.draw(st.sampled_from([8, 60]))
     if size == 8:
         graph = data.draw(graphs(max_vertices=size, num_devices=topology.num_devices))
@@ -69,10 +72,10 @@ def test_compiled_features_equal_readable_ones(data: st.DataObject) -> None:
     assume(len(graph.assigned))  # search has nothing to move otherwise
     problem, before = Problem(graph, topology), data.draw(devices_for(graph, topology))
     one = Observation(problem, before, data.draw(st.integers(0, 999)), 1e-3)
-    if not 0 < one.before_s < INFEASIBLE:
+    if not one.before_s:
         assert one.seen == 0
         return
-    trace = Simulator(problem).run(graph, Assignment(before))
+    trace, _ = ReferenceSimulator(problem).run_with_loans(graph, Assignment(before))
     describer = MoveDescriber(problem, before, trace)
     for k in np.flatnonzero(one.judge.counts).tolist():
         vertices, after = moved(one.judge, k, before)
@@ -88,17 +91,21 @@ def test_compiled_features_equal_readable_ones(data: st.DataObject) -> None:
 def test_a_chosen_move_is_one_of_the_candidates_and_is_taken_back_if_it_is_worse(
     data: st.DataObject,
 ) -> None:
-    topology = data.draw(topologies())
+    topology = data.draw(topologies(memory_bytes=memories))
     graph = data.draw(graphs(max_vertices=8, num_devices=topology.num_devices))
     assume(len(graph.assigned))  # search has nothing to move otherwise
     problem, before = Problem(graph, topology), data.draw(devices_for(graph, topology))
     one = Observation(problem, before, data.draw(st.integers(0, 999)), 0.0)
-    now, cost_s = one.chain.devices[0], float(one.chain.cost[0])
-    assert cost_s <= one.before_s
-    if one.before_s < INFEASIBLE:
-        assert Simulator(problem).makespans(graph, now[None])[0] == cost_s
+    now, (now_s, share, price) = one.chain.devices[0], one.chain.lent.tolist()
+    assert priced_s(now_s, share, FIRST_PRICE) <= one.cost
+    assert one.chain.cost[0] == priced_s(now_s, share, price)
+    trace, lent_bytes = ReferenceSimulator(problem).run_with_loans(graph, Assignment(now))
+    assert (trace.makespan_s, bool(lent_bytes.any())) == (now_s, share > 0)
     if one.seen:
-        assert one.gains[0] == pytest.approx(max(1 - cost_s / one.before_s, 0.0))
+        if problem.may_run_out:
+            assert (price > FIRST_PRICE) == (share > 0)
+        gain = max(1 - priced_s(now_s, share, FIRST_PRICE) / one.cost, 0.0)
+        assert one.gains[0] == pytest.approx(gain)
         candidates = [moved(one.judge, k, before)[1] for k in np.flatnonzero(one.judge.counts)]
         assert any(np.array_equal(now, each) for each in [before, *candidates])
 

@@ -305,7 +305,7 @@ def test_those_around_a_vertex_hang_together(first: int, size: int) -> None:
     assert inside.sum() == size or not {v for v in new if not inside[v]}
 
 
-def test_where_nothing_runs_the_more_gets_done_the_better() -> None:
+def test_where_nothing_runs_the_less_memory_it_lacks_the_better() -> None:
     """One device has room for an input and an output of ten, the other for neither."""
     graph = graph_of([1.0] * 4, {(0, 2): 10.0, (1, 2): 1.0, (2, 3): 10.0})
     full = Topology(
@@ -317,18 +317,18 @@ def test_where_nothing_runs_the_more_gets_done_the_better() -> None:
     instance = make_instance(Problem(graph, full))
     every = np.array(np.meshgrid(*[[0, 1]] * 4)).reshape(4, -1).T
     makespans = Simulator(full).makespans(graph, instance.expand(every))
-    left = Simulator(full).unfinished(graph, instance.expand(every))
-    np.testing.assert_array_equal(np.isinf(makespans), left > 0)
-    failed = np.flatnonzero(left > 0)
-    assert len(set(left[failed].tolist())) > 1
+    lent = Simulator(full).lent_shares(graph, instance.expand(every))
+    np.testing.assert_array_equal(np.isinf(makespans), lent > 0)
+    failed = np.flatnonzero(lent > 0)
+    assert len(set(lent[failed].tolist())) > 1
     population, order = Population(instance, CONFIG), np.tile([1, 0, 2, 3], (16, 1))
     population.add(every[failed], order[failed], makespans[failed])
     costs = [elite.cost for elite in population.elites]
-    assert costs == sorted({(inf, count) for count in left[failed].tolist()})[: CONFIG.elites]
+    assert costs == sorted({(inf, share) for share in lent[failed].tolist()})[: CONFIG.elites]
     for elite in population.elites:  # which has no simulated order, nor times
         assert elite.order.tolist() == [1, 0, 2, 3]
         assert elite.times.tolist() == [[-1.0] * 4, [0.0] * 4]
-    runs = np.flatnonzero(left == 0)
+    runs = np.flatnonzero(lent == 0)
     assert len(runs)
     population.add(every[runs], order[runs], makespans[runs])
     assert all(elite.cost[0] < inf for elite in population.elites)

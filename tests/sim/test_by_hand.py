@@ -394,6 +394,18 @@ def test_batches_say_infinity_where_memory_never_suffices() -> None:
     assert tight.tolist() == [float("inf")]
 
 
+def test_a_device_is_lent_what_the_task_lacks_that_lacks_least() -> None:
+    """q fits into 5 bytes; then p lacks 5 of its 6, and c, while p's output is there, its 2."""
+    graph, topology, assignment = producer_consumers(), machine(2, memory=5), Assignment([0, 0, 0])
+    trace, lent_bytes = ReferenceSimulator(topology).run_with_loans(graph, assignment)
+    assert times(trace) == {"q": (0, 1), "p": (1, 2), "c": (2, 3)}
+    assert lent_bytes.tolist() == [7, 0]
+    # Beside q, a copy of p lacks 5 bytes and c 2; where p is made it lacks one.
+    rows = np.array([[0, 0, 0], [0, 1, 1], [1, 1, 0]])
+    assert Simulator(topology).lent_shares(graph, rows).tolist() == [0.7, 0.8, 0.3]
+    assert Simulator(machine(2, memory=12)).lent_shares(graph, rows).tolist() == [0, 0, 0]
+
+
 def test_a_batch_equals_single_runs_whatever_the_threads() -> None:
     rng = np.random.default_rng(0)
     graph, topology = chain_and_fork(), machine(3, host=Host(0.1, 0.2))

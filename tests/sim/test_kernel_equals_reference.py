@@ -16,7 +16,14 @@ from doppler.placers import place
 from doppler.programs import random_dag
 from doppler.scheduler.choose import STRATEGIES
 from doppler.sim import Noise, ReferenceSimulator, SimConfig, Simulator
-from doppler.sim.kernel import UNFINISHED, make_scratch, run_batch
+from doppler.sim.kernel import (
+    NOT_LENT,
+    UNFINISHED,
+    lent_share,
+    make_scratch,
+    priced_s,
+    run_batch,
+)
 from doppler.testing import check_trace
 from doppler.topology import Device, Host, Link, Topology
 from doppler.trace import Trace
@@ -76,9 +83,35 @@ def assert_limits_hold(
     found, devices = np.zeros(1), np.array(assignment.devices, np.int64).reshape(1, -1)
     for share in (0.0, 0.5, 0.9, 0.999, 1.0, 1.001, 2.0):
         limit = share * (makespan if math.isfinite(makespan) else 1.0)
-        run_batch(problem, 0, devices, priority, make_scratch(problem), found, limit)
+        run_batch(problem, 0, devices, priority, make_scratch(problem), found, limit, NOT_LENT)
         for made in (found, simulator.makespans(graph, [assignment], seed=7, limit_s=limit)):
             assert made[0] == makespan if makespan <= limit else limit < made[0] <= makespan
+
+
+def assert_loans_equal(
+    graph: Graph, topology: Topology, assignment: Assignment, config: SimConfig
+) -> None:
+    """What is lent is the same, and with a limit exact up to it, priced or not."""
+    simulator = Simulator(topology, config)
+    slow, lent_bytes = ReferenceSimulator(topology, config).run_with_loans(
+        graph, assignment, seed=7
+    )
+    arrays, makespan = simulator.arrays(graph, [7]), np.zeros(1)
+    priority = simulator._priority(graph, assignment, 7)
+    devices, scratch = np.array(assignment.devices, np.int64).reshape(1, -1), make_scratch(arrays)
+    for price in (0.0, 3.0):
+        state = (arrays, 0, devices, priority, scratch, makespan)
+        run_batch(*state, math.inf, price)
+        share = lent_share(arrays, scratch)
+        assert makespan[0] == slow.makespan_s
+        assert scratch.lent_bytes.tolist() == lent_bytes.tolist() or not arrays.limit_memory
+        exact_s = priced_s(slow.makespan_s, share, price)
+        for limit in (0.5 * exact_s, 0.999 * exact_s, exact_s, 2 * exact_s):
+            run_batch(*state, limit, price)
+            found_s = priced_s(makespan[0], lent_share(arrays, scratch), price)
+            assert found_s == exact_s if exact_s <= limit else limit < found_s <= exact_s
+    runs = simulator.makespans(graph, [assignment], seed=7)[0] < math.inf
+    assert runs == (share == 0.0) == (not lent_bytes.any())
 
 
 @settings(max_examples=examples(400), deadline=None)
@@ -91,6 +124,7 @@ def test_small_graphs(data: st.DataObject, config: SimConfig) -> None:
     assignment = Assignment(devices, np.array(order, np.int64))
     assert_equal(graph, topology, assignment, config)
     assert_limits_hold(graph, topology, assignment, config)
+    assert_loans_equal(graph, topology, assignment, config)
 
 
 def random_graph(rng: np.random.Generator, *, ties: bool) -> Graph:
@@ -153,6 +187,7 @@ def test_larger_graphs(strategy: str, ties: bool) -> None:
         config = SimConfig(strategy=strategy, synchronous=bool(rng.random() < 0.3))
         assert_equal(graph, topology, assignment, config)
         assert_limits_hold(graph, topology, assignment, config)
+        assert_loans_equal(graph, topology, assignment, config)
 
 
 def test_a_limit_saves_work() -> None:
@@ -161,7 +196,7 @@ def test_a_limit_saves_work() -> None:
     makespan = float(simulator.makespans(graph, [assignment])[0])
     problem, priority = simulator.arrays(graph), simulator.priority(graph)
     scratch, devices = make_scratch(problem), np.array(assignment.devices, np.int64).reshape(1, -1)
-    run_batch(problem, 0, devices, priority, scratch, np.zeros(1), makespan * 0.9)
+    run_batch(problem, 0, devices, priority, scratch, np.zeros(1), makespan * 0.9, NOT_LENT)
     assert scratch.counters[UNFINISHED] > graph.num_vertices // 10
 
 

@@ -44,7 +44,11 @@ class Memory:
 
     def fits(self, task: int) -> bool:
         """Whether a task's output fits on its device now."""
-        return self.need[task] <= self.free_bytes[self.device[task]]
+        return self.lack_bytes(task) <= 0
+
+    def lack_bytes(self, task: int) -> float:
+        """By how much a task's output exceeds what is free on its device now."""
+        return self.need[task] - self.free_bytes[self.device[task]]
 
     def take(self, task: int) -> None:
         """Occupy what a starting task needs."""

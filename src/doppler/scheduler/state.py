@@ -100,9 +100,7 @@ class SchedulerState:
         if self._free[resource] == 1 and self._queues[resource]:
             self._active.append(resource)
         if self._memory and (device := self._memory.give_back(task)) >= 0:
-            lacking, self._lacking[device] = self._lacking[device], []
-            for entry in lacking:
-                self._enqueue(entry)
+            self._queue_again(device)
 
     def complete(self, task: int, now: float) -> None:
         """Make the result of an ended task known: what waits for it may become ready."""
@@ -122,6 +120,18 @@ class SchedulerState:
         entries = [entry for lacking in self._lacking for entry in lacking]
         return self._memory.error(min(entries)[1], self._topology)
 
+    def lend(self) -> tuple[int, float]:
+        """Lend a device memory, for good, where all that is left waits for some: which one, and
+        how much. It is what the task that lacks least lacks; of equal ones the first task.
+        """
+        assert self._memory is not None
+        waiting = [task for lacking in self._lacking for _, task in lacking]
+        lack, task = min((self._memory.lack_bytes(task), task) for task in waiting)
+        device = self._memory.device[task]
+        self._memory.free_bytes[device] += lack
+        self._queue_again(device)
+        return device, lack
+
     def _make_ready(self, task: int, now: float) -> None:
         self.ready_s[task] = now
         if self._barrier is None or self._barrier.admits(task):
@@ -138,6 +148,12 @@ class SchedulerState:
         heappush(queue, entry)
         if len(queue) == 1 and self._free[resource]:
             self._active.append(resource)
+
+    def _queue_again(self, device: int) -> None:
+        """Queue what was set aside for lack of memory on a device."""
+        lacking, self._lacking[device] = self._lacking[device], []
+        for entry in lacking:
+            self._enqueue(entry)
 
     def _set_aside_what_lacks_memory(self) -> None:
         """Move tasks whose output does not fit off the queues, until memory is freed there."""

@@ -16,6 +16,8 @@ from doppler.base.jit import by_reference, compiled, inlined
 
 BELOW = 1 - 1e-12  # bounds are rounded in another order than what they bound: stay below
 UNLIMITED = 1 << 60  # lanes of a link without a limit
+NOT_LENT = -1.0  # in the place of a price: no memory is lent
+LEAST_SHARE = 1e-12  # of lent memory, if there is any
 
 
 class Arrays(NamedTuple):
@@ -82,8 +84,8 @@ class Scratch(NamedTuple):
     tail_s: FloatArray  # (N,) seconds from the end of a task to the end of all, at least
     least_tail_s: FloatArray  # (R,) of all tasks of a resource
     least_s: FloatArray  # (1,) that the makespan takes at least, where there is a limit
-    active: IntArray  # (R,) resources with capacity and a queue
-    is_active: BoolArray  # (R,)
+    active: IntArray  # (R,) heap, by their first tasks, of resources with capacity and a queue
+    place: IntArray  # (R,) of each resource in that heap; -1 if it is not there
     event_s: FloatArray  # (N,) heap of ends
     event_task: IntArray  # (N,)
     seen_s: FloatArray  # (N,) queue of completions to be seen
@@ -91,6 +93,7 @@ class Scratch(NamedTuple):
     uses: IntArray  # (T, D) tasks that still use a tensor on a device
     free_bytes: FloatArray  # (D,)
     lacking: IntArray  # (D,) first of the tasks set aside for lack of memory; -1 none
+    lent_bytes: FloatArray  # (D,) memory that a device was lent
     phase_left: IntArray  # (2 * levels,) tasks to complete before the barrier
     parked: IntArray  # (2 * levels,) first of the tasks that wait for their phase; -1 none
     following: IntArray  # (N,) next in those lists
@@ -135,7 +138,7 @@ def make_scratch(p: Arrays) -> Scratch:
         least_tail_s=floats(resources),
         least_s=floats(1),
         active=ints(resources),
-        is_active=np.zeros(resources, np.bool_),
+        place=ints(resources),
         event_s=floats(tasks),
         event_task=ints(tasks),
         seen_s=floats(tasks),
@@ -143,6 +146,7 @@ def make_scratch(p: Arrays) -> Scratch:
         uses=ints(tensors, devices) if p.limit_memory else ints(0, 0),
         free_bytes=floats(devices),
         lacking=ints(devices),
+        lent_bytes=floats(devices),
         phase_left=ints(phases),
         parked=ints(phases),
         following=ints(tasks),
@@ -159,16 +163,22 @@ def run_batch(
     s: Scratch,
     makespan_s: FloatArray,
     limit_s: float,
+    price: float,
 ) -> None:
     """Simulate each row of `devices` (B, V); infinity where memory never suffices.
 
     A makespan above `limit_s` may come out as any number above it that is not more: the simulation
     ends as soon as the limit is out of reach. `priority` is (1, V) for all or (B, V). Afterwards
     `s` holds the times of the last row, by task, if there was no limit.
+
+    With a `price` that is not negative, a device is lent memory for good where tasks wait for it
+    and nothing runs: as much as lets one more task start, that which lacks least. Then every run
+    ends, `s` says how much each device was lent in the last row, and the limit is one of
+    `priced_s`: what is lent makes the makespan count as longer.
     """
     for row in range(len(devices)):
         order = priority[min(row, len(priority) - 1)]
-        makespan_s[row] = run_one(p, draw, devices[row], order, s, limit_s)
+        makespan_s[row] = run_one(p, draw, devices[row], order, s, limit_s, price)
 
 
 @compiled
@@ -261,7 +271,13 @@ def insert(s: Scratch, task: int, head: int, tail: int) -> None:
 
 @inlined
 def run_one(
-    p: Arrays, draw: int, devices: IntArray, priority: FloatArray, s: Scratch, limit_s: float
+    p: Arrays,
+    draw: int,
+    devices: IntArray,
+    priority: FloatArray,
+    s: Scratch,
+    limit_s: float,
+    price: float,
 ) -> float:
     """The makespan of one assignment; a bound of it, as soon as that is above `limit_s`."""
     s.counters[DRAW] = draw
@@ -289,7 +305,7 @@ def run_one(
                 start(p, devices, s, task, host_free_s, limited)
         if s.least_s[0] > limit_s:
             return s.least_s[0]
-        now = np.inf
+        before, now = now, np.inf
         if s.counters[EVENTS] > 0:
             now = s.event_s[0]
         if seen_head < seen_tail:
@@ -297,7 +313,13 @@ def run_one(
         if s.counters[ACTIVE] > 0 and p.dispatch_s > 0.0:
             now = min(now, host_free_s)
         if now == np.inf:
-            break
+            if price < 0.0 or s.counters[UNFINISHED] == 0:
+                break
+            now = before
+            lend(p, s)
+            if priced_s(max(makespan_s, s.least_s[0]), lent_share(p, s), price) > limit_s:
+                return max(makespan_s, s.least_s[0])
+            continue
         while s.counters[EVENTS] > 0 and s.event_s[0] == now:
             task = pop_event(s)
             makespan_s = max(makespan_s, now)
@@ -421,7 +443,7 @@ def prepare(p: Arrays, devices: IntArray, priority: FloatArray, s: Scratch) -> N
         s.queue_ptr[r + 1] += s.queue_ptr[r]
         s.queue_size[r] = 0
         s.free[r] = p.capacity[r]
-        s.is_active[r] = False
+        s.place[r] = -1
     if p.ahead > 0:
         s.room_free_s[:] = 0.0
     s.counters[EVENTS] = 0
@@ -432,6 +454,7 @@ def prepare(p: Arrays, devices: IntArray, priority: FloatArray, s: Scratch) -> N
         for d in range(num_devices):
             s.free_bytes[d] = p.memory_bytes[d]
             s.lacking[d] = -1
+            s.lent_bytes[d] = 0.0
         count_uses(p, devices, s)
     if p.synchronous:
         s.phase_left[:] = 0
@@ -539,8 +562,12 @@ def make_ready(p: Arrays, devices: IntArray, s: Scratch, task: int, now: float) 
 @inlined
 def enqueue(s: Scratch, task: int) -> None:
     """Put a task into its resource's queue."""
-    push(s, s.resource[task], task)
-    activate(s, s.resource[task])
+    resource = s.resource[task]
+    push(s, resource, task)
+    if s.place[resource] < 0:
+        activate(s, resource)
+    elif s.queue[s.queue_ptr[resource]] == task:
+        rise(s, resource, s.place[resource])
 
 
 @inlined
@@ -587,27 +614,49 @@ def pop(s: Scratch, resource: int) -> int:
 
 @inlined
 def activate(s: Scratch, resource: int) -> None:
-    """Note that a resource has capacity and a queue."""
-    if not s.is_active[resource] and s.free[resource] > 0 and s.queue_size[resource] > 0:
-        s.is_active[resource] = True
-        s.active[s.counters[ACTIVE]] = resource
-        s.counters[ACTIVE] += 1
+    """Note a resource that has capacity and a queue."""
+    if s.place[resource] < 0 and s.free[resource] > 0 and s.queue_size[resource] > 0:
+        last = s.counters[ACTIVE]
+        s.counters[ACTIVE] = last + 1
+        rise(s, resource, last)
 
 
 @inlined
-def can_start(p: Arrays, devices: IntArray, s: Scratch, resource: int) -> bool:
-    """Whether a resource can start its first task; sets aside those that lack memory."""
-    if s.free[resource] == 0:
-        return False
-    while p.limit_memory and s.queue_size[resource] > 0:
-        task = s.queue[s.queue_ptr[resource]]
-        d = memory_device(s, len(devices), task)
-        if need_bytes(p, s, task) <= s.free_bytes[d]:
-            return True
-        pop(s, resource)
-        s.following[task] = s.lacking[d]
-        s.lacking[d] = task
-    return s.queue_size[resource] > 0
+def goes_first(s: Scratch, a: int, b: int) -> bool:
+    """Whether the first task of one resource comes before that of another."""
+    x, y = s.queue[s.queue_ptr[a]], s.queue[s.queue_ptr[b]]
+    return s.key[x] < s.key[y] or (s.key[x] == s.key[y] and x < y)
+
+
+@inlined
+def rise(s: Scratch, resource: int, i: int) -> None:
+    """Put an active resource where it belongs: at place i of the heap or above it."""
+    while i > 0:
+        up = (i - 1) >> 1
+        other = s.active[up]
+        if not goes_first(s, resource, other):
+            break
+        s.active[i], s.place[other] = other, i
+        i = up
+    s.active[i], s.place[resource] = resource, i
+
+
+@inlined
+def sink(s: Scratch, resource: int) -> None:
+    """Put an active resource where it belongs, in the place of the first or below it."""
+    i, size = 0, s.counters[ACTIVE]
+    while True:
+        down = 2 * i + 1
+        if down >= size:
+            break
+        if down + 1 < size and goes_first(s, s.active[down + 1], s.active[down]):
+            down += 1
+        other = s.active[down]
+        if not goes_first(s, other, resource):
+            break
+        s.active[i], s.place[other] = other, i
+        i = down
+    s.active[i], s.place[resource] = resource, i
 
 
 @inlined
@@ -624,7 +673,7 @@ def start_all(p: Arrays, devices: IntArray, s: Scratch, now: float, limited: boo
         return
     for i in range(s.counters[ACTIVE]):
         resource = s.active[i]
-        s.is_active[resource] = False
+        s.place[resource] = -1
         while s.free[resource] > 0 and s.queue_size[resource] > 0:
             s.free[resource] -= 1
             start(p, devices, s, pop(s, resource), now, limited)
@@ -633,25 +682,33 @@ def start_all(p: Arrays, devices: IntArray, s: Scratch, now: float, limited: boo
 
 @inlined
 def choose(p: Arrays, devices: IntArray, s: Scratch) -> int:
-    """Take the first of all tasks that can start, and what it needs; -1 if none can."""
-    best, i = -1, 0
-    while i < s.counters[ACTIVE]:
-        resource = s.active[i]
-        if not can_start(p, devices, s, resource):
-            s.is_active[resource] = False
-            s.counters[ACTIVE] -= 1
-            s.active[i] = s.active[s.counters[ACTIVE]]
-            continue
-        task = s.queue[s.queue_ptr[resource]]
-        if best < 0 or s.key[task] < s.key[best] or (s.key[task] == s.key[best] and task < best):
-            best = task
-        i += 1
-    if best >= 0:
-        pop(s, s.resource[best])
-        s.free[s.resource[best]] -= 1
+    """Take the first of all tasks that can start, and what it needs; -1 if none can.
+
+    Tasks before it that lack memory are set aside.
+    """
+    while s.counters[ACTIVE] > 0:
+        resource = s.active[0]
+        task, d, lacks = pop(s, resource), -1, False
         if p.limit_memory:
-            s.free_bytes[memory_device(s, len(devices), best)] -= need_bytes(p, s, best)
-    return best
+            d = memory_device(s, len(devices), task)
+            lacks = need_bytes(p, s, task) > s.free_bytes[d]
+        if lacks:
+            s.following[task] = s.lacking[d]
+            s.lacking[d] = task
+        else:
+            s.free[resource] -= 1
+        if s.free[resource] > 0 and s.queue_size[resource] > 0:
+            sink(s, resource)
+        else:
+            s.place[resource] = -1
+            s.counters[ACTIVE] -= 1
+            if s.counters[ACTIVE] > 0:
+                sink(s, s.active[s.counters[ACTIVE]])
+        if not lacks:
+            if p.limit_memory:
+                s.free_bytes[d] -= need_bytes(p, s, task)
+            return task
+    return -1
 
 
 @inlined
@@ -752,12 +809,56 @@ def release(p: Arrays, devices: IntArray, s: Scratch, task: int) -> None:
         d = source_of(p, devices, t)
         freed = d < len(p.memory_bytes) and drop_use(p, s, t, d)
     if freed:
-        waiting = s.lacking[d]
-        s.lacking[d] = -1
-        while waiting >= 0:
-            following = s.following[waiting]
+        requeue(p, s, d)
+
+
+@inlined
+def requeue(p: Arrays, s: Scratch, device: int) -> None:
+    """Queue the tasks again that lacked memory on a device, but for those that still do."""
+    waiting = s.lacking[device]
+    s.lacking[device] = -1
+    while waiting >= 0:
+        following = s.following[waiting]
+        if need_bytes(p, s, waiting) <= s.free_bytes[device]:
             enqueue(s, waiting)
-            waiting = following
+        else:
+            s.following[waiting] = s.lacking[device]
+            s.lacking[device] = waiting
+        waiting = following
+
+
+@inlined
+def lend(p: Arrays, s: Scratch) -> None:
+    """Lend a device what the task that lacks least memory lacks; of equal ones the first task."""
+    first, least, device = -1, np.inf, -1
+    for d in range(len(p.memory_bytes)):
+        task = s.lacking[d]
+        while task >= 0:
+            lack = need_bytes(p, s, task) - s.free_bytes[d]
+            if lack < least or (lack == least and task < first):
+                first, least, device = task, lack, d
+            task = s.following[task]
+    s.free_bytes[device] += least
+    s.lent_bytes[device] += least
+    requeue(p, s, device)
+
+
+@inlined
+def lent_share(p: Arrays, s: Scratch) -> float:
+    """How much memory was lent, as a share of that of all devices whose memory has a limit."""
+    lent_bytes, all_bytes = 0.0, 0.0
+    if p.limit_memory:
+        for d in range(len(p.memory_bytes)):
+            if p.memory_bytes[d] < np.inf:
+                lent_bytes += s.lent_bytes[d]
+                all_bytes += p.memory_bytes[d]
+    return max(lent_bytes / max(all_bytes, 1.0), LEAST_SHARE) if lent_bytes > 0.0 else 0.0
+
+
+@inlined
+def priced_s(makespan_s: float, share: float, price: float) -> float:
+    """What a makespan counts as where this share of the memory was lent."""
+    return makespan_s * (1.0 + price * share)
 
 
 @inlined

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from doppler.assignment import Assignment
+from doppler.base.arrays import FloatArray
 from doppler.cost import CostModel, DefaultCostModel
 from doppler.errors import ConfigError
 from doppler.graph.graph import Graph
@@ -74,6 +75,23 @@ class ReferenceSimulator(SimulatorBase):
 
     def run(self, graph: Graph, assignment: Assignment, seed: int = 0) -> Trace:
         """Every begin and end of every exec and transfer."""
+        return self._run(graph, assignment, seed, None)
+
+    def run_with_loans(
+        self, graph: Graph, assignment: Assignment, seed: int = 0
+    ) -> tuple[Trace, FloatArray]:
+        """The trace where devices are lent the memory they lack, and (D,) how much each was lent.
+
+        A device is lent memory, for good, where tasks wait for it and nothing runs: as much as lets
+        one more task start.
+        """
+        lent_bytes = np.zeros(self.topology.num_devices)
+        return self._run(graph, assignment, seed, lent_bytes), lent_bytes
+
+    def _run(
+        self, graph: Graph, assignment: Assignment, seed: int, lent_bytes: FloatArray | None
+    ) -> Trace:
+        """The trace; memory is lent, and added to (D,) `lent_bytes`, where these are given."""
         topology, config, host = self.topology, self.config, self.topology.host
         assignment.check(graph, topology)
         problem = self.problem(graph)
@@ -109,7 +127,11 @@ class ReferenceSimulator(SimulatorBase):
                     host_is_free = False
                     heappush(events, (dispatched, HOST, -1))
             if not events:
-                break
+                if lent_bytes is None or not state.unfinished:
+                    break
+                device, lack = state.lend()
+                lent_bytes[device] += lack
+                continue
             now = events[0][0]
             while events and events[0][0] == now:
                 _, kind, task = heappop(events)

@@ -52,7 +52,7 @@ class Simulator(SimulatorBase):
 
     def run(self, graph: Graph, assignment: Assignment, seed: int = 0) -> Trace:
         """Every begin and end of every exec and transfer."""
-        from doppler.sim.kernel import make_scratch, run_batch
+        from doppler.sim.kernel import NOT_LENT, make_scratch, run_batch
 
         assignment.check(graph, self.topology)
         if (plan := checked_plan(assignment, self.config)) is not None:
@@ -69,7 +69,7 @@ class Simulator(SimulatorBase):
             )
         else:
             priority = self._priority(graph, assignment, seed)
-            run_batch(arrays, 0, row, priority, scratch, makespan, np.inf)
+            run_batch(arrays, 0, row, priority, scratch, makespan, np.inf, NOT_LENT)
         if np.isinf(makespan[0]):
             # The readable twin stops at the same place and can say why.
             return ReferenceSimulator(self.problem(graph), self.config).run(graph, assignment, seed)
@@ -124,12 +124,12 @@ class Simulator(SimulatorBase):
         self, graph: Graph, devices: IntArray, seed: int = 0
     ) -> tuple[FloatArray, FloatArray] | None:
         """(V,) when every vertex begins and ends with (V,) devices; None where they do not fit."""
-        from doppler.sim.kernel import make_scratch, run_batch
+        from doppler.sim.kernel import NOT_LENT, make_scratch, run_batch
 
         arrays, table = self.arrays(graph, [seed]), self._device_table(graph, devices[None])
         scratch, makespan = make_scratch(arrays), np.zeros(1)
         priority = self._batch_priority(graph, table, seed)
-        run_batch(arrays, 0, table, priority, scratch, makespan, inf)
+        run_batch(arrays, 0, table, priority, scratch, makespan, inf, NOT_LENT)
         if makespan[0] == inf:
             return None
         size = graph.num_vertices
@@ -145,7 +145,7 @@ class Simulator(SimulatorBase):
         makespan: FloatArray,
     ) -> Callable[[slice], None]:
         """What puts the makespans of some rows of the table into (B,) `makespan`."""
-        from doppler.sim.kernel import make_scratch, run_batch, run_uncontended_batch
+        from doppler.sim.kernel import NOT_LENT, make_scratch, run_batch, run_uncontended_batch
 
         arrays = self.arrays(graph, [seed])
         if self.config.mode == FIXED:
@@ -165,7 +165,7 @@ class Simulator(SimulatorBase):
                 run_uncontended_batch(arrays, 0, table[part], scratch, makespan[part])
                 return
             rows = priority if len(priority) == 1 else priority[part]
-            run_batch(arrays, 0, table[part], rows, scratch, makespan[part], limit_s)
+            run_batch(arrays, 0, table[part], rows, scratch, makespan[part], limit_s, NOT_LENT)
 
         return dynamic
 
@@ -224,17 +224,22 @@ class Simulator(SimulatorBase):
             rooms=np.concatenate([none.rooms, *(schedule.rooms for schedule in found)]),
         )
 
-    def unfinished(self, graph: Graph, devices: IntArray, *, seed: int = 0) -> IntArray:
-        """(B,) tasks that are never done for lack of memory: where there are none, it can run."""
-        from doppler.sim.kernel import UNFINISHED, make_scratch, run_batch
+    def lent_shares(self, graph: Graph, devices: IntArray, *, seed: int = 0) -> FloatArray:
+        """(B,) how much memory assignments lack, as a share of all that has a limit; 0: they run.
+
+        A device is lent memory, for good, where tasks wait for it and nothing runs: as much as lets
+        one more task start.
+        """
+        from doppler.sim.kernel import lent_share, make_scratch, run_batch
 
         table, arrays = self._device_table(graph, devices), self.arrays(graph, [seed])
         priority, scratch = self._batch_priority(graph, devices, seed), make_scratch(arrays)
-        left = np.zeros(len(table), np.int64)
+        shares = np.zeros(len(table))
         for row in range(len(table)):
-            run_batch(arrays, 0, table[row : row + 1], priority, scratch, np.zeros(1), np.inf)
-            left[row] = scratch.counters[UNFINISHED]
-        return left
+            one = table[row : row + 1]
+            run_batch(arrays, 0, one, priority, scratch, np.zeros(1), np.inf, 0.0)
+            shares[row] = lent_share(arrays, scratch)
+        return shares
 
     def _device_table(self, graph: Graph, devices: Any) -> IntArray:
         if isinstance(devices, np.ndarray):

@@ -17,7 +17,7 @@ from doppler.sim.simulator import Simulator
 class Elite(NamedTuple):
     """One of the best assignments so far."""
 
-    cost: tuple[float, int]  # makespan; and tasks that never run, where it runs out of memory
+    cost: tuple[float, float]  # makespan; and the share of memory it lacks, where it runs out
     devices: IntArray  # (n,)
     order: IntArray  # (n,) as they begin in simulation; as they were placed, where it does not fit
     times: FloatArray  # (2, n) when they end and their slack, see `Guide`
@@ -49,13 +49,13 @@ class Population:
 
     def add(self, devices: IntArray, order: IntArray, makespans: FloatArray) -> bool:
         """Keep the best of (B, n) assignments and those kept before; whether the best is new."""
-        costs = [(made_s, 0) for made_s in makespans.tolist()]
+        costs = [(made_s, 0.0) for made_s in makespans.tolist()]
         if not any(made_s < inf for made_s, _ in [*costs, *(elite.cost for elite in self.elites)]):
             table = self.instance.expand(devices)
-            left = self._simulator.unfinished(self.instance.graph, table)
-            costs = [(inf, count) for count in left.tolist()]
-        known: dict[tuple[float, int], Elite | int] = {elite.cost: elite for elite in self.elites}
-        before = self.elites[0].cost if self.elites else (inf, len(devices[0]) + 1)
+            shares = self._simulator.lent_shares(self.instance.graph, table)
+            costs = [(inf, share) for share in shares.tolist()]
+        known: dict[tuple[float, float], Elite | int] = {elite.cost: elite for elite in self.elites}
+        before = self.elites[0].cost if self.elites else (inf, inf)
         for i, cost in enumerate(costs):
             known[cost] = i  # the last, so that it is not stuck
         best = sorted(known)[: self.config.elites]
@@ -75,7 +75,7 @@ class Population:
         table = self.instance.expand(devices)
         return devices, order, self._simulator.makespans(self.instance.graph, table, threads=1)
 
-    def _elite(self, cost: tuple[float, int], devices: IntArray, order: IntArray) -> Elite:
+    def _elite(self, cost: tuple[float, float], devices: IntArray, order: IntArray) -> Elite:
         """An assignment with its times, and in the order in which it runs."""
         times = None
         if cost[0] < inf:

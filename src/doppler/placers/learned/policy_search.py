@@ -128,7 +128,7 @@ def best_first(populations: Sequence[Population]) -> list[Population]:
     )
 
 
-def cost_of(elite: Elite) -> tuple[float, int]:
+def cost_of(elite: Elite) -> tuple[float, float]:
     """What elites are compared by."""
     return elite.cost
 

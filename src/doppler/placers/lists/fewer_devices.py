@@ -55,13 +55,13 @@ class NestedSchedules:
 
     They are made from the smallest part on, as far as is asked for, as a simulation then ends
     where it takes longer than the best so far. Of equal ones the first is the best: on the largest
-    part, by the first scheduler. Where none fits in memory it is the one that gets furthest.
+    part, by the first scheduler. Where none fits in memory it is the one that lacks least memory.
     """
 
     def __init__(self, problem: Problem) -> None:
         self.parts = nested_parts(problem)
         self._best: list[Listed] = []  # on the smallest part, and so on
-        self._cost = inf, inf  # makespan and number of unfinished tasks of the last of them
+        self._cost = inf, inf  # makespan of the last of them, and share of memory it lacks
 
     def best(self, problem: Problem, number: int) -> Listed:
         """The best on a part, by its number, with devices of the whole machine."""
@@ -82,7 +82,7 @@ class NestedSchedules:
             costs.append((float(made_s), 0.0))
         if min(self._cost, *costs)[0] == inf:
             table = np.stack([one.devices for one in every])
-            costs = [(inf, left) for left in simulator.unfinished(problem.graph, table).tolist()]
+            costs = [(inf, share) for share in simulator.lent_shares(problem.graph, table)]
         first = min(range(len(every)), key=lambda i: costs[i])
         is_best = not self._best or costs[first] <= self._cost
         self._best.append(every[first] if is_best else self._best[-1])

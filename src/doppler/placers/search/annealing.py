@@ -256,7 +256,7 @@ class Annealer:
             for _ in range(count)
         ]
         began = monotonic()
-        ranked = sorted((self._chain(start) for start in starts), key=lambda c: float(c.cost[0]))
+        ranked = sorted((self._chain(start) for start in starts), key=lambda c: float(c.cost[1]))
         self._step_s = (monotonic() - began) / len(starts)  # roughly, of a move
         self.chains = [self._copy(ranked[i % len(ranked)]) for i in range(count)]
         self.best = self._copy(ranked[0])
@@ -364,11 +364,12 @@ class Annealer:
 
     def _join(self, chains: Iterable[int]) -> None:
         """Let some chains continue from the best assignment so far."""
+        from doppler.placers.search.kernel import settle
+
         leader = min(self.chains, key=lambda c: float(c.cost[1]))
         for chain in (self.chains[i] for i in chains):
             chain.devices[:] = leader.best
-            chain.best[:] = leader.best
-            chain.cost[:] = leader.cost[1]
+            settle(self.arrays, chain, self.priority, self.scratches[0], self.quantile)
 
     def _note(self, began: float, cost: float) -> None:
         if not self.history or cost < self.history[-1][2]:

@@ -83,8 +83,8 @@ def make_chain(
     devices: IntArray,
     quantile: float = -1.0,
 ) -> "Chain":
-    """A chain of moves that begins at (V,) devices; its costs are as in `evaluate`."""
-    from doppler.placers.search.kernel import evaluate
+    """A chain of moves that begins at (V,) devices."""
+    from doppler.placers.search.kernel import FIRST_PRICE, settle
     from doppler.placers.search.moves_kernel import Chain
 
     size = len(devices)
@@ -92,12 +92,13 @@ def make_chain(
         devices=np.array(devices, np.int64).reshape(1, -1),
         best=np.array(devices, np.int64).reshape(1, -1),
         cost=np.zeros(2),
+        lent=np.array([0.0, 0.0, FIRST_PRICE]),
         log_vertex=np.zeros(size, np.int64),
         log_device=np.zeros(size, np.int64),
         makespan=np.zeros(1),
         costs=np.zeros(len(arrays.exec_s)),
     )
-    chain.cost[:] = evaluate(arrays, chain, priority, scratch, quantile, np.inf)
+    settle(arrays, chain, priority, scratch, quantile)
     return chain
 
 

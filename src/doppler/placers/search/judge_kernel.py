@@ -15,7 +15,14 @@ from doppler.placers.search.judging import (
     SPREAD,
     URGENT,
 )
-from doppler.placers.search.moves_kernel import NUM_KINDS, Chain, Neighbourhood, propose, take_back
+from doppler.placers.search.moves_kernel import (
+    NUM_KINDS,
+    SECONDS,
+    Chain,
+    Neighbourhood,
+    propose,
+    take_back,
+)
 from doppler.sim.kernel import Arrays, Scratch, transfer_s
 
 SIZES = (1, 2, 6, 24)  # most vertices of the moves of a class; and one for larger ones
@@ -64,7 +71,7 @@ by_reference(Judge)
 @compiled
 def look(p: Arrays, c: Chain, s: Scratch, j: Judge) -> None:
     """Note the assignment of a chain, which was simulated to its end a moment ago."""
-    vertices, num_devices, makespan_s = len(p.is_input), len(p.memory_bytes), c.cost[0]
+    vertices, num_devices, makespan_s = len(p.is_input), len(p.memory_bytes), c.lent[SECONDS]
     j.makespan_s[0] = makespan_s
     if makespan_s <= 0.0:
         return

@@ -5,11 +5,21 @@ import numpy as np
 from doppler.base.arrays import FloatArray, IntArray
 from doppler.base.jit import compiled, inlined
 from doppler.placers.search.judge_kernel import Judge, choose_move, learn_rate, look
-from doppler.placers.search.moves_kernel import Chain, Neighbourhood, propose, take_back
-from doppler.sim.kernel import UNFINISHED, Arrays, Scratch, run_batch
+from doppler.placers.search.moves_kernel import (
+    PRICE,
+    SECONDS,
+    SHARE,
+    Chain,
+    Neighbourhood,
+    propose,
+    take_back,
+)
+from doppler.sim.kernel import Arrays, Scratch, lent_share, priced_s, run_batch
 
 ANY = 1e299  # a limit that no cost exceeds, under which simulations note what bounds need
-INFEASIBLE = 1e290  # for each task that never starts for lack of memory: any other cost is less
+INFEASIBLE = 1e290  # the least cost of what runs out of memory; any other is less
+# The price of lent memory: the first, by how much it changes after a move, and its limits.
+FIRST_PRICE, STEP, LEAST_PRICE, MOST_PRICE = 10.0, 1.01, 1e-3, 1e6
 
 
 @compiled
@@ -69,7 +79,8 @@ def observe(
 def begin(p: Arrays, c: Chain, j: Judge, priority: FloatArray, s: Scratch, quantile: float) -> None:
     """Look at the assignment of a chain, so that moves can be judged."""
     j.makespan_s[0] = 0.0
-    if len(j.counts) > 0 and evaluate(p, c, priority, s, quantile, ANY) < INFEASIBLE:
+    if len(j.counts) > 0:
+        evaluate(p, c, priority, s, quantile, ANY)
         look(p, c, s, j)
 
 
@@ -98,20 +109,49 @@ def try_move(
     # Metropolis' rule; the random number comes first, so a simulation can stop at this cost.
     limit = c.cost[0]
     if temperature > 0.0:
-        limit -= np.log(1.0 - np.random.random()) * temperature * c.cost[1]
-    cost = evaluate(p, c, priority, s, quantile, limit)
+        limit -= np.log(1.0 - np.random.random()) * temperature * min(c.cost[0], c.cost[1])
+    seconds, share = evaluate(p, c, priority, s, quantile, limit)
+    cost = priced_s(seconds, share, c.lent[PRICE])
     if chosen >= 0:
         learn_rate(j, chosen, cost < c.cost[0])
     if cost > limit:
         take_back(c, count)
-        return chosen, cost
-    c.cost[0] = cost
-    if cost < c.cost[1]:
-        c.cost[1] = cost
-        copy(c.devices, c.best)
-    if len(j.counts) > 0 and cost < INFEASIBLE:
-        look(p, c, s, j)
+    else:
+        c.cost[0], c.lent[SECONDS], c.lent[SHARE] = cost, seconds, share
+        if rank(seconds, share) < c.cost[1]:
+            c.cost[1] = rank(seconds, share)
+            copy(c.devices, c.best)
+        if len(j.counts) > 0:
+            look(p, c, s, j)
+    if p.limit_memory:
+        set_price(c)
     return chosen, cost
+
+
+@inlined
+def set_price(c: Chain) -> None:
+    """Let lent memory cost more where a chain has lent some, and less where it has not."""
+    if c.lent[SHARE] > 0.0:
+        c.lent[PRICE] = min(c.lent[PRICE] * STEP, MOST_PRICE)
+    else:
+        c.lent[PRICE] = max(c.lent[PRICE] / STEP, LEAST_PRICE)
+    c.cost[0] = priced_s(c.lent[SECONDS], c.lent[SHARE], c.lent[PRICE])
+
+
+@inlined
+def rank(seconds: float, share: float) -> float:
+    """What the best is chosen by: what runs is better than what has to be lent memory."""
+    return seconds if share == 0.0 else INFEASIBLE * (1.0 + share)
+
+
+@compiled
+def settle(p: Arrays, c: Chain, priority: FloatArray, s: Scratch, quantile: float) -> None:
+    """Simulate where a chain is, and make that the best that it has seen."""
+    seconds, share = evaluate(p, c, priority, s, quantile, np.inf)
+    c.lent[SECONDS], c.lent[SHARE] = seconds, share
+    c.cost[0] = priced_s(seconds, share, c.lent[PRICE])
+    c.cost[1] = rank(seconds, share)
+    copy(c.devices, c.best)
 
 
 @compiled
@@ -124,13 +164,12 @@ def undo(
         device = c.devices[0, v]
         if device != home[v]:
             c.devices[0, v] = home[v]
-            cost = evaluate(p, c, priority, s, -1.0, c.cost[1])
-            if cost <= c.cost[1]:
-                c.cost[1] = cost
+            seconds, share = evaluate(p, c, priority, s, -1.0, c.cost[1])
+            if rank(seconds, share) <= c.cost[1]:
+                c.cost[1] = rank(seconds, share)
             else:
                 c.devices[0, v] = device
-    copy(c.devices, c.best)
-    c.cost[0] = c.cost[1]
+    settle(p, c, priority, s, -1.0)
 
 
 @inlined
@@ -143,27 +182,27 @@ def copy(source: IntArray, target: IntArray) -> None:
 @inlined
 def evaluate(
     p: Arrays, c: Chain, priority: FloatArray, s: Scratch, quantile: float, limit: float
-) -> float:
-    """The cost of where a chain is: its makespan, or the mean or a quantile over the draws.
+) -> tuple[float, float]:
+    """The makespan of where a chain is, and the share of the memory that has to be lent for it.
 
-    If that is above `limit` it may be any number above it that is not more. Where it runs out of
-    memory, the fewer tasks are left the better: so search finds its way.
+    The makespan is the mean over the draws, or a quantile, the share is the mean. If the makespan
+    with the price of that share is above `limit`, both may be any that are not more and above it.
     """
-    draws = len(p.exec_s)
+    draws, total_share = len(p.exec_s), 0.0
     for draw in range(draws):
-        run_batch(p, draw, c.devices, priority, s, c.makespan, limit if draws == 1 else np.inf)
+        most = limit if draws == 1 else np.inf
+        run_batch(p, draw, c.devices, priority, s, c.makespan, most, c.lent[PRICE])
         c.costs[draw] = c.makespan[0]
-        if c.costs[draw] == np.inf:
-            c.costs[draw] = INFEASIBLE * s.counters[UNFINISHED]
+        total_share += lent_share(p, s)
     if draws == 1:
-        return c.costs[0]
+        return c.costs[0], total_share
     if quantile < 0.0:
         total = 0.0
         for draw in range(draws):
             total += c.costs[draw]
-        return total / draws
+        return total / draws, total_share / draws
     sort(c.costs)
-    return c.costs[min(int(quantile * draws), draws - 1)]
+    return c.costs[min(int(quantile * draws), draws - 1)], total_share / draws
 
 
 @inlined
