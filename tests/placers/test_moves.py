@@ -13,10 +13,15 @@ from doppler.assignment import Assignment
 from doppler.base.arrays import IntArray
 from doppler.errors import CheckpointError, ConfigError
 from doppler.placers.search.annealing import SearchConfig, search, starting_points
-from doppler.placers.search.improver import make_chain, make_judge, make_neighbourhood
+from doppler.placers.search.improver import (
+    PRICING,
+    make_chain,
+    make_judge,
+    make_neighbourhood,
+)
 from doppler.placers.search.judge_kernel import AT_FIRST, NUM_CLASSES, Judge
 from doppler.placers.search.judging import FEW, KINDS, MOVE_FEATURES, Move, MoveDescriber
-from doppler.placers.search.kernel import FIRST_PRICE, observe
+from doppler.placers.search.kernel import observe
 from doppler.placers.search.move_model import (
     MoveModel,
     blank_model,
@@ -97,14 +102,14 @@ def test_a_chosen_move_is_one_of_the_candidates_and_is_taken_back_if_it_is_worse
     problem, before = Problem(graph, topology), data.draw(devices_for(graph, topology))
     one = Observation(problem, before, data.draw(st.integers(0, 999)), 0.0)
     now, (now_s, share, price) = one.chain.devices[0], one.chain.lent.tolist()
-    assert priced_s(now_s, share, FIRST_PRICE) <= one.cost
+    assert priced_s(now_s, share, PRICING[0]) <= one.cost
     assert one.chain.cost[0] == priced_s(now_s, share, price)
     trace, lent_bytes = ReferenceSimulator(problem).run_with_loans(graph, Assignment(now))
     assert (trace.makespan_s, bool(lent_bytes.any())) == (now_s, share > 0)
     if one.seen:
         if problem.may_run_out:
-            assert (price > FIRST_PRICE) == (share > 0)
-        gain = max(1 - priced_s(now_s, share, FIRST_PRICE) / one.cost, 0.0)
+            assert (price > PRICING[0]) == (share > 0)
+        gain = max(1 - priced_s(now_s, share, PRICING[0]) / one.cost, 0.0)
         assert one.gains[0] == pytest.approx(gain)
         candidates = [moved(one.judge, k, before)[1] for k in np.flatnonzero(one.judge.counts)]
         assert any(np.array_equal(now, each) for each in [before, *candidates])

@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import devices_for, graphs, topologies
+from tight import tight_problem
 
 from doppler.errors import ConfigError, Interrupted
 from doppler.graph import GraphBuilder
@@ -16,6 +17,8 @@ from doppler.placers.search.annealing import (
     starting_points,
 )
 from doppler.placers.search.genetic import GeneticConfig, GeneticPlacer
+from doppler.placers.search.improver import PRICING, make_chain, make_judge, make_neighbourhood
+from doppler.placers.search.move_model import blank_model
 from doppler.problem import Problem
 from doppler.programs import chainmm, random_dag
 from doppler.sharding import shard
@@ -148,7 +151,7 @@ def test_memory_limits_are_respected() -> None:
     "options",
     [
         *({"seconds": 0}, {"evaluations": 0}, {"chains": 0}, {"draws": 0}, {"quantile": 2}),
-        *({"hot": -1}, {"hotter": 0}),
+        *({"hot": -1}, {"hotter": 0}, {"price": -1}, {"price_step": 0.9}),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, float]) -> None:
@@ -184,16 +187,61 @@ def test_search_stops_where_the_cost_is_low_enough() -> None:
     assert search(Problem(graph, topology), starts, config).cost_s <= first * 0.99
 
 
-def test_search_finds_its_way_to_what_fits() -> None:
+def full_devices() -> Problem:
     """Eight results of 6 bytes, 13 bytes a device: two on each, of 65,536 assignments 2,520."""
     g = GraphBuilder("results")
     for i in range(8):
         g.op(f"v{i}", "matmul", reads=[], output_bytes=6, exec_s=1, transfer_s=1)
     devices = tuple(Device(f"d{i}", memory_bytes=13) for i in range(4))
     reference = preset("reference:4")
-    topology = Topology("small", devices, reference.links, reference.route)
-    result = search(Problem(g.build(), topology), [np.zeros(8, int)], SearchConfig(evaluations=400))
+    return Problem(g.build(), Topology("small", devices, reference.links, reference.route))
+
+
+def test_search_finds_its_way_to_what_fits() -> None:
+    result = search(full_devices(), [np.zeros(8, int)], SearchConfig(evaluations=400))
     assert result.cost_s == 2.0
+
+
+def test_a_chain_passes_through_what_lacks_memory_and_keeps_what_runs() -> None:
+    """Hot enough to take almost any move of eight results that fill four devices."""
+    from doppler.placers.search.kernel import improve
+    from doppler.placers.search.moves_kernel import PRICE, SECONDS, SHARE
+    from doppler.sim.kernel import make_scratch, priced_s
+
+    problem = full_devices()
+    simulator = Simulator(problem)
+    arrays, priority = simulator.arrays(problem.graph), simulator.priority(problem.graph)
+    scratch, neighbourhood = make_scratch(arrays), make_neighbourhood(problem)
+    judge = make_judge(arrays, blank_model(), candidates=0)
+    chain = make_chain(arrays, priority, scratch, np.arange(8) % 4)
+    lent = list[bool]()
+    for seed in range(300):
+        price = chain.lent[PRICE]
+        improve(*(arrays, neighbourhood, chain, judge, priority, scratch), seed, 1, 5.0, 5.0, -1.0)
+        (makespan,) = simulator.makespans(problem.graph, chain.devices)
+        (share,) = simulator.lent_shares(problem.graph, chain.devices)
+        assert chain.lent[SHARE] == share
+        assert chain.cost[0] == priced_s(*chain.lent[[SECONDS, SHARE, PRICE]])
+        if share:
+            assert chain.lent[PRICE] in (price, price * PRICING[1])  # the same if nothing moved
+        else:
+            assert makespan == chain.lent[SECONDS]
+            assert chain.lent[PRICE] in (price, max(price / PRICING[1], PRICING[0]))
+        assert simulator.makespans(problem.graph, chain.best)[0] == chain.cost[1] == 2.0
+        lent.append(bool(share))
+    assert 30 < sum(lent) < 270
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_search_finds_runs_if_anything_it_began_from_does(seed: int) -> None:
+    problem, _ = tight_problem(seed)
+    rng, graph = np.random.default_rng(seed), problem.graph
+    table = rng.integers(problem.topology.num_devices, size=(6, graph.num_vertices))
+    starts = np.where(graph.is_input, -1, table)
+    before = Simulator(problem).makespans(graph, starts)
+    result = search(problem, list(starts), SearchConfig(evaluations=500, chains=2))
+    (made_s,) = Simulator(problem).makespans(graph, result.devices[None])
+    assert made_s == result.cost_s <= before.min()
 
 
 def test_a_pause_of_one_heuristic_makes_none_seem_slow(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,12 @@ from doppler.base.progress import report
 from doppler.errors import ConfigError, Interrupted, MissingExtraError
 from doppler.placers.base import Placer, Shown, assign, cores
 from doppler.placers.registry import make_placer
-from doppler.placers.search.improver import make_chain, make_judge, make_neighbourhood
+from doppler.placers.search.improver import (
+    PRICING,
+    make_chain,
+    make_judge,
+    make_neighbourhood,
+)
 from doppler.placers.search.move_model import MoveModel, shipped_move_model
 from doppler.placers.warm_up import warm_up_search
 from doppler.problem import Problem
@@ -73,6 +78,8 @@ class SearchConfig:
     candidates: int = 8
     random_moves: float = 0.1  # share of the moves that are random all the same
     moves: MoveModel | None = None  # the model of moves; that of this package if None
+    price: float = PRICING[0]  # of lent memory, the least: all of it costs that many makespans
+    price_step: float = PRICING[1]  # factor by which each move makes lent memory dearer or cheaper
     restarts: int = 1  # times the temperature falls within the budget
     draws: int = 1  # of the noise: the objective is the mean makespan over them
     quantile: float | None = None  # of the makespans over the draws, instead of their mean
@@ -92,6 +99,8 @@ class SearchConfig:
             raise ConfigError("chains, restarts and draws must be at least 1")
         if self.hot < 0 or self.cold <= 0 or self.hotter <= 0:
             raise ConfigError("hot must not be negative, cold and hotter must be positive")
+        if not 0 <= self.price < inf or not 1 <= self.price_step < inf:
+            raise ConfigError("price must not be negative, price_step must be at least 1")
         if self.candidates < 0 or not 0 <= self.random_moves <= 1:
             raise ConfigError(
                 "candidates must not be negative, random_moves must be between 0 and 1"
@@ -377,7 +386,8 @@ class Annealer:
 
     def _chain(self, devices: IntArray) -> "Chain":
         scratch = self.scratches[0]
-        return make_chain(self.arrays, self.priority, scratch, devices, self.quantile)
+        pricing = (self.config.price, self.config.price_step)
+        return make_chain(self.arrays, self.priority, scratch, devices, self.quantile, pricing)
 
     @staticmethod
     def _copy(chain: "Chain") -> "Chain":

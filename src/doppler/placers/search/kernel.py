@@ -6,9 +6,11 @@ from doppler.base.arrays import FloatArray, IntArray
 from doppler.base.jit import compiled, inlined
 from doppler.placers.search.judge_kernel import Judge, choose_move, learn_rate, look
 from doppler.placers.search.moves_kernel import (
+    LEAST,
     PRICE,
     SECONDS,
     SHARE,
+    STEP,
     Chain,
     Neighbourhood,
     propose,
@@ -18,8 +20,7 @@ from doppler.sim.kernel import Arrays, Scratch, lent_share, priced_s, run_batch
 
 ANY = 1e299  # a limit that no cost exceeds, under which simulations note what bounds need
 INFEASIBLE = 1e290  # the least cost of what runs out of memory; any other is less
-# The price of lent memory: the first, by how much it changes after a move, and its limits.
-FIRST_PRICE, STEP, LEAST_PRICE, MOST_PRICE = 10.0, 1.01, 1e-3, 1e6
+MOST_PRICE = 1e6  # of lent memory: at that price nothing is worth it
 
 
 @compiled
@@ -130,11 +131,14 @@ def try_move(
 
 @inlined
 def set_price(c: Chain) -> None:
-    """Let lent memory cost more where a chain has lent some, and less where it has not."""
+    """Let lent memory cost more where a chain was lent some, and less where it was not.
+
+    So a chain is in turn among what runs and among what nearly does.
+    """
     if c.lent[SHARE] > 0.0:
-        c.lent[PRICE] = min(c.lent[PRICE] * STEP, MOST_PRICE)
+        c.lent[PRICE] = min(c.lent[PRICE] * c.pricing[STEP], MOST_PRICE)
     else:
-        c.lent[PRICE] = max(c.lent[PRICE] / STEP, LEAST_PRICE)
+        c.lent[PRICE] = max(c.lent[PRICE] / c.pricing[STEP], c.pricing[LEAST])
     c.cost[0] = priced_s(c.lent[SECONDS], c.lent[SHARE], c.lent[PRICE])
 
 

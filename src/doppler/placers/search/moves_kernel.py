@@ -17,6 +17,7 @@ WALK = 8  # vertices that are moved along the dataflow at once, at most
 ONE, PAIR, ALONG, IN_META_OP, REGION, STRETCH = range(6)
 NUM_KINDS = len(KINDS)
 SECONDS, SHARE, PRICE = range(3)  # of `Chain.lent`
+LEAST, STEP = range(2)  # of `Chain.pricing`
 
 
 class Neighbourhood(NamedTuple):
@@ -37,6 +38,7 @@ class Chain(NamedTuple):
     best: IntArray  # (1, V) the best it has seen
     cost: FloatArray  # (2,) of where it is, and of the best
     lent: FloatArray  # (3,) makespan where it is, share of memory lent for it, price of all of it
+    pricing: FloatArray  # (2,) the least price, and by how much a move changes it
     log_vertex: IntArray  # (V,) vertices changed by the move being tried
     log_device: IntArray  # (V,) where they were
     makespan: FloatArray  # (1,)
