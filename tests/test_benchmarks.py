@@ -121,6 +121,16 @@ def test_moves(tmp_path: Path, printed: Printed) -> None:
     assert all(len(row[name]) == 2 for name in ("random", "untrained", "chosen", "long"))
 
 
+def test_lending(tmp_path: Path, printed: Printed) -> None:
+    results = tmp_path / "results.jsonl"
+    commands = [
+        ("run", "train/9402", "train/9403", "--results", str(results)),
+        ("show", str(results)),
+    ]
+    *_, shown = printed("lending", *commands, FIRST=9400, COUNT=2, SPLITS=["train"])
+    assert "| train | 1 | lends | " in shown
+
+
 def test_engine_study(tmp_path: Path, printed: Printed) -> None:
     results = tmp_path / "results.jsonl"
     tiny = ("--size", "size=64", "--repeats", "1", "--traces", "1", "--check-repeats", "1")

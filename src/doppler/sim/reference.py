@@ -103,14 +103,13 @@ class ReferenceSimulator(SimulatorBase):
         duration_s = drawn.task_seconds(problem, tasks).tolist()
         if config.mode == FIXED:
             return run_fixed(problem, config, assignment, tasks, duration_s, seed)
+        priority = priorities(config.strategy, problem, assignment, seed)
+        table = task_table(graph, topology, tasks, plan=plan)
         state = SchedulerState(
-            graph,
-            topology,
-            tasks,
-            priorities(config.strategy, problem, assignment, seed),
+            *(graph, topology, tasks, priority),
             synchronous=config.synchronous,
             limit_memory=config.limit_memory and plan is None,
-            table=task_table(graph, topology, tasks, plan=plan),
+            table=table,
         )
         rooms = _Rooms(topology, tasks)
         begin = np.zeros(size + tasks.num_transfers)

@@ -225,19 +225,14 @@ class Simulator(SimulatorBase):
         )
 
     def lent_shares(self, graph: Graph, devices: IntArray, *, seed: int = 0) -> FloatArray:
-        """(B,) how much memory assignments lack, as a share of all that has a limit; 0: they run.
-
-        A device is lent memory, for good, where tasks wait for it and nothing runs: as much as lets
-        one more task start.
-        """
+        """(B,) share of all memory that `run_with_loans` lends them; 0 for those that run."""
         from doppler.sim.kernel import lent_share, make_scratch, run_batch
 
         table, arrays = self._device_table(graph, devices), self.arrays(graph, [seed])
         priority, scratch = self._batch_priority(graph, devices, seed), make_scratch(arrays)
         shares = np.zeros(len(table))
         for row in range(len(table)):
-            one = table[row : row + 1]
-            run_batch(arrays, 0, one, priority, scratch, np.zeros(1), np.inf, 0.0)
+            run_batch(arrays, 0, table[row:][:1], priority, scratch, np.zeros(1), np.inf, 0.0)
             shares[row] = lent_share(arrays, scratch)
         return shares
 
