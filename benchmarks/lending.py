@@ -14,6 +14,7 @@ seeds.
 """
 
 import argparse
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 
@@ -26,11 +27,8 @@ from doppler.placers.search.annealing import SearchConfig, search, starting_poin
 
 SPLITS, FIRST, COUNT = ("train", "validation"), 9400, 20
 SEEDS, SECONDS, LONGER, STARTS_S = 3, 1.0, 10, 2.0
-CONFIGS = {
-    "lends": SearchConfig(seconds=SECONDS, chains=1),
-    "never": SearchConfig(seconds=SECONDS, chains=1, price=1e6),
-    "long": SearchConfig(seconds=LONGER * SECONDS, chains=1),
-}
+NEVER = 1e6  # price
+VARIANTS = ("lends", "never", "long")
 
 
 def jobs() -> list[Job]:
@@ -62,8 +60,9 @@ def measured(job: Job) -> Result:
     problem = one.problem
     starts = starting_points(problem, 0, STARTS_S)
     found: Result = {"graph": one.graph.name, "topology": one.topology.name}
-    for name, config in CONFIGS.items():
-        count = 1 if name == "long" else SEEDS
+    short = SearchConfig(seconds=SECONDS, chains=1)
+    configs = (short, replace(short, price=NEVER), replace(short, seconds=LONGER * SECONDS))
+    for name, config, count in zip(VARIANTS, configs, (SEEDS, SEEDS, 1), strict=True):
         made = [search(problem, starts, config, seed=seed) for seed in range(count)]
         found[name] = [each.cost_s if each.cost_s < inf else None for each in made]
         found[f"{name}_simulations"] = float(np.mean([each.evaluations for each in made]))
@@ -77,7 +76,7 @@ def show(paths: list[Path]) -> None:
     print("|---|---:|---|---:|---:|---:|---:|")
     for split in SPLITS:
         cases = [row for name, row in rows.items() if name.startswith(f"{split}/")]
-        for variant in CONFIGS:
+        for variant in VARIANTS:
             gaps = np.array([gap for row in cases for gap in gaps_of(row, variant)])
             runs = np.isfinite(gaps)
             cells = [gaps[runs].mean(), np.median(gaps[runs]), gaps[runs].max()]
@@ -88,7 +87,7 @@ def show(paths: list[Path]) -> None:
 
 def gaps_of(row: Result, variant: str) -> list[float]:
     """How far each seed of a variant is above the best of all."""
-    least = min(made or inf for name in CONFIGS for made in row[name])
+    least = min(made or inf for name in VARIANTS for made in row[name])
     return [(made or inf) / least - 1 for made in row[variant]]
 
 

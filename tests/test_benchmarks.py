@@ -124,10 +124,10 @@ def test_moves(tmp_path: Path, printed: Printed) -> None:
 def test_lending(tmp_path: Path, printed: Printed) -> None:
     results = tmp_path / "results.jsonl"
     commands = [
-        ("run", "train/9402", "train/9403", "--results", str(results)),
+        ("run", "train/*", "--results", str(results)),
         ("show", str(results)),
     ]
-    *_, shown = printed("lending", *commands, FIRST=9400, COUNT=2, SPLITS=["train"])
+    *_, shown = printed("lending", *commands, COUNT=1, SPLITS=["train"], SECONDS=0.05)
     assert "| train | 1 | lends | " in shown
 
 
