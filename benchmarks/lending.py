@@ -3,8 +3,8 @@
     python benchmarks/lending.py run 'validation/*' --results lending.jsonl
     python benchmarks/lending.py show benchmarks/results/lending.jsonl
 
-Jobs are `SPLIT/NUMBER`: problems of a split, of 60 to 1,000 vertices, that are short of memory;
-numbers from 9000 on served to choose the price, those from 9400 on to judge. Both variants anneal
+Jobs are `SPLIT/NUMBER`: problems of a split, of 60 to 1,000 vertices, that are short of memory.
+Some below 9400 served to choose the price (`--first 9000`), the others to judge. Both anneal
 with one chain for a **second of the processor** from the same list schedules, with each of three
 seeds.
 
@@ -14,6 +14,7 @@ seeds.
 """
 
 import argparse
+from collections import defaultdict
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -31,9 +32,9 @@ NEVER = 1e6  # price
 VARIANTS = ("lends", "never", "long")
 
 
-def jobs() -> list[Job]:
-    """The first problems of each split that are short of memory."""
-    return [Job(f"{s}/{i}", measured) for s in SPLITS for i in tight(s)]
+def jobs(first: int) -> list[Job]:
+    """The first problems of each split, from a number on, that are short of memory."""
+    return [Job(f"{s}/{i}", measured) for s in SPLITS for i in tight(s, first)]
 
 
 def drawn(split: str, number: int) -> DrawnProblem:
@@ -43,9 +44,9 @@ def drawn(split: str, number: int) -> DrawnProblem:
     )
 
 
-def tight(split: str) -> list[int]:
-    """Numbers of problems in which memory may run out."""
-    found, number = list[int](), FIRST
+def tight(split: str, number: int) -> list[int]:
+    """Numbers of problems in which memory may run out, from a number on."""
+    found = list[int]()
     while len(found) < COUNT:
         if drawn(split, number).problem.may_run_out:
             found.append(number)
@@ -70,18 +71,20 @@ def measured(job: Job) -> Result:
 
 
 def show(paths: list[Path]) -> None:
-    """For each split, how far each variant is above the best of all."""
-    rows = read(paths)
-    print("| split | problems | variant | mean | median | worst | does not run |")
-    print("|---|---:|---|---:|---:|---:|---:|")
-    for split in SPLITS:
-        cases = [row for name, row in rows.items() if name.startswith(f"{split}/")]
+    """For each split, and each series, how far each variant is above the best of all."""
+    series: dict[tuple[str, str], list[Result]] = defaultdict(list)
+    for name, row in read(paths).items():
+        split, number = name.split("/")
+        series[split, "new" if int(number) >= FIRST else "chosen on"].append(row)
+    print("| split | series | problems | variant | mean | median | worst | does not run |")
+    print("|---|---|---:|---|---:|---:|---:|---:|")
+    for (split, which), cases in sorted(series.items()):
         for variant in VARIANTS:
             gaps = np.array([gap for row in cases for gap in gaps_of(row, variant)])
             runs = np.isfinite(gaps)
             cells = [gaps[runs].mean(), np.median(gaps[runs]), gaps[runs].max()]
             texts = " | ".join(f"{100 * cell:.2f} %" for cell in cells)
-            print(f"| {split} | {len(cases)} | {variant} | {texts} | {(~runs).sum()} |")
+            print(f"| {split} | {which} | {len(cases)} | {variant} | {texts} | {(~runs).sum()} |")
     print("\nAbove the best of all variants and seeds of a problem.")
 
 
@@ -98,13 +101,14 @@ def main() -> None:
     running = commands.add_parser("run", help="do the jobs that match")
     running.add_argument("patterns", nargs="+")
     running.add_argument("--results", type=Path, default=Path("lending.jsonl"))
+    running.add_argument("--first", type=int, default=FIRST, help="number of the first problem")
     commands.add_parser("show", help="print the table").add_argument("files", type=Path, nargs="+")
     options = parser.parse_args()
     if options.command == "show":
         show(options.files)
     else:
         count_processor_seconds()
-        run_jobs(jobs(), options.patterns, lambda job: job.work(job), options.results)
+        run_jobs(jobs(options.first), options.patterns, lambda job: job.work(job), options.results)
 
 
 if __name__ == "__main__":

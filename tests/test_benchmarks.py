@@ -128,7 +128,7 @@ def test_lending(tmp_path: Path, printed: Printed) -> None:
         ("show", str(results)),
     ]
     *_, shown = printed("lending", *commands, COUNT=1, SPLITS=["train"], SECONDS=0.05)
-    assert "| train | 1 | lends | " in shown
+    assert "| train | new | 1 | lends | " in shown
 
 
 def test_engine_study(tmp_path: Path, printed: Printed) -> None:
