@@ -33,7 +33,8 @@ from doppler.placers.search.move_model import (
 from doppler.problem import Problem
 from doppler.programs import random_dag
 from doppler.sim import ReferenceSimulator, Simulator
-from doppler.sim.kernel import make_scratch, priced_s
+from doppler.sim.memory_kernel import priced_s
+from doppler.sim.state_kernel import make_scratch
 from doppler.topology import preset
 
 CANDIDATES = 12

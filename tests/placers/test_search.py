@@ -206,7 +206,8 @@ def test_a_chain_passes_through_what_lacks_memory_and_keeps_what_runs() -> None:
     """Hot enough to take almost any move of eight results that fill four devices."""
     from doppler.placers.search.kernel import improve
     from doppler.placers.search.moves_kernel import PRICE, SECONDS, SHARE
-    from doppler.sim.kernel import make_scratch, priced_s
+    from doppler.sim.memory_kernel import priced_s
+    from doppler.sim.state_kernel import make_scratch
 
     problem = full_devices()
     simulator = Simulator(problem)

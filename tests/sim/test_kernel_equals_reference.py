@@ -16,14 +16,9 @@ from doppler.placers import place
 from doppler.programs import random_dag
 from doppler.scheduler.choose import STRATEGIES
 from doppler.sim import Noise, ReferenceSimulator, SimConfig, Simulator
-from doppler.sim.kernel import (
-    NOT_LENT,
-    UNFINISHED,
-    lent_share,
-    make_scratch,
-    priced_s,
-    run_batch,
-)
+from doppler.sim.kernel import run_batch
+from doppler.sim.memory_kernel import lent_share, priced_s
+from doppler.sim.state_kernel import NOT_LENT, UNFINISHED, make_scratch
 from doppler.testing import check_trace
 from doppler.topology import Device, Host, Link, Topology
 from doppler.trace import Trace

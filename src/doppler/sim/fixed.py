@@ -16,7 +16,7 @@ from doppler.tasks import Tasks, dependencies
 from doppler.trace import Trace, build_trace
 
 if TYPE_CHECKING:
-    from doppler.sim.kernel import Arrays
+    from doppler.sim.state_kernel import Arrays
 
 
 def schedule_for(
@@ -76,7 +76,7 @@ def run_fixed(
 
 def hostless_arrays(problem: Problem, arrays: "Arrays") -> "Arrays":
     """The problem as list scheduling sees it: no host, no noise."""
-    from doppler.sim.kernel import UNLIMITED
+    from doppler.sim.state_kernel import UNLIMITED
 
     rooms = np.concatenate([problem.slots, problem.lanes])
     return arrays._replace(

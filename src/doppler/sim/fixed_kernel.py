@@ -10,22 +10,16 @@ import numpy as np
 
 from doppler.base.arrays import FloatArray, IntArray
 from doppler.base.jit import by_reference, njit, part
-from doppler.sim.kernel import (
+from doppler.sim.kernel import begin, choose, complete, pop_event, prepare, release, start
+from doppler.sim.state_kernel import (
     DRAW,
     EVENTS,
     UNFINISHED,
     Arrays,
     Scratch,
-    begin,
-    choose,
-    complete,
     memory_device,
     need_bytes,
-    pop_event,
-    prepare,
-    release,
     source_of,
-    start,
     transfer_s,
 )
 

@@ -1,157 +1,31 @@
 """The compiled simulator: `ReferenceSimulator`, event for event, on plain arrays.
 
-Tasks are numbered as in `Tasks`: v for the exec of vertex v, V + k for transfer k. Each resource
-(device or link) has a binary heap of its ready tasks, by (key, task); all heaps share one array.
 Ends are in one heap by time. A task is seen a constant time after its end, so those events form
 a plain queue. The order in which events of one instant are taken in never matters, because keys
 are compared by (priority or ready time, task): that is what lets this equal its readable twin.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 
-from doppler.base.arrays import BoolArray, FloatArray, IntArray
-from doppler.base.jit import by_reference, compiled, inlined
-
-BELOW = 1 - 1e-12  # bounds are rounded in another order than what they bound: stay below
-UNLIMITED = 1 << 60  # lanes of a link without a limit
-NOT_LENT = -1.0  # in the place of a price: no memory is lent
-LEAST_SHARE = 1e-12  # of lent memory, if there is any
-
-
-class Arrays(NamedTuple):
-    """A problem, flattened, and how it is simulated."""
-
-    is_input: BoolArray  # (V,)
-    level: IntArray  # (V,)
-    num_reads: IntArray  # (V,) tensors read that are made or arrive
-    arriving: IntArray  # (A,) tensors that come from the host
-    producer: IntArray  # (T,)
-    output_ptr: IntArray  # (V+1,)
-    output_tensor: IntArray  # (T,)
-    reader_ptr: IntArray  # (T+1,)
-    reader: IntArray  # (E,)
-    read_ptr: IntArray  # (V+1,)
-    read_tensor: IntArray  # (E,)
-    is_moved: BoolArray  # (T,) is made, or arrives
-    is_in_place: BoolArray  # (T,) in memory from the beginning where it is read
-    is_released: BoolArray  # (T,) leaves the memory after its last use
-    is_result: BoolArray  # (T,) stays in memory
-    whole_bytes: FloatArray  # (T,) for the memory
-    temporary_bytes: FloatArray  # (V,) given back at the end of an exec
-    need_bytes: FloatArray  # (V,) that an exec takes when it starts
-    exec_s: FloatArray  # (S, V, D) for each of S draws of the noise
-    order: IntArray  # (V,) topological
-    fixed_s: FloatArray  # (T,) of a transfer, over any link
-    tensor_bytes: FloatArray  # (T,)
-    latency_s: FloatArray  # (L,)
-    s_per_byte: FloatArray  # (L,)
-    transfer_factor: FloatArray  # (S, T, D), or (0, 0, 0) where all are 1
-    route: IntArray  # (D+1, D) the last row: from the host
-    room_ptr: IntArray  # (R+1,) slots of each device, lanes of each limited link; R = D + L
-    capacity: IntArray  # (R,) tasks that may be started: those rooms and the host's lead
-    memory_bytes: FloatArray  # (D,)
-    dispatch_s: float
-    completion_s: float
-    ahead: int
-    fifo: bool
-    synchronous: bool
-    limit_memory: bool
-    eager_transfers: bool  # no host, memory or barrier holds transfers back, and all take time
-
-
-class Scratch(NamedTuple):
-    """Working memory of one thread, reused from run to run; N = V + E bounds the tasks."""
-
-    missing: IntArray  # (V,) inputs that have not arrived
-    free: IntArray  # (R,) capacity left
-    room_free_s: FloatArray  # (slots + lanes,) when each is free again
-    key: FloatArray  # (N,) priority, or ready time
-    ready_s: FloatArray  # (N,)
-    begin_s: FloatArray  # (N,)
-    end_s: FloatArray  # (N,)
-    resource: IntArray  # (N,)
-    transfer_ptr: IntArray  # (T+1,)
-    transfer_tensor: IntArray  # (E,)
-    transfer_target: IntArray  # (E,)
-    queue_ptr: IntArray  # (R+1,) where each resource's heap begins
-    queue_size: IntArray  # (R,)
-    queue_head: IntArray  # (D,) where uncontended queues begin now
-    queue: IntArray  # (N,)
-    free_s: FloatArray  # (D,) when uncontended devices are free
-    load_s: FloatArray  # (R,) seconds of tasks that have not started, where there is a limit
-    tail_s: FloatArray  # (N,) seconds from the end of a task to the end of all, at least
-    least_tail_s: FloatArray  # (R,) of all tasks of a resource
-    least_s: FloatArray  # (1,) that the makespan takes at least, where there is a limit
-    active: IntArray  # (R,) heap, by their first tasks, of resources with capacity and a queue
-    place: IntArray  # (R,) of each resource in that heap; -1 if it is not there
-    event_s: FloatArray  # (N,) heap of ends
-    event_task: IntArray  # (N,)
-    seen_s: FloatArray  # (N,) queue of completions to be seen
-    seen_task: IntArray  # (N,)
-    uses: IntArray  # (T, D) tasks that still use a tensor on a device
-    free_bytes: FloatArray  # (D,)
-    lacking: IntArray  # (D,) first of the tasks set aside for lack of memory; -1 none
-    lent_bytes: FloatArray  # (D,) memory that a device was lent
-    phase_left: IntArray  # (2 * levels,) tasks to complete before the barrier
-    parked: IntArray  # (2 * levels,) first of the tasks that wait for their phase; -1 none
-    following: IntArray  # (N,) next in those lists
-    counters: IntArray  # (5,) ends in the heap, active resources, unfinished tasks, phase, draw
-
-
-by_reference(Arrays, Scratch)
-EVENTS, ACTIVE, UNFINISHED, PHASE, DRAW = 0, 1, 2, 3, 4
-
-
-def make_scratch(p: Arrays) -> Scratch:
-    """Working memory for a problem."""
-    vertices, tensors, edges = len(p.is_input), len(p.producer), len(p.reader)
-    tasks, resources, devices = vertices + edges, len(p.capacity), len(p.memory_bytes)
-    phases = 2 * (int(p.level.max(initial=0)) + 1)
-
-    def ints(*shape: int) -> IntArray:
-        return np.zeros(shape, np.int64)
-
-    def floats(*shape: int) -> FloatArray:
-        return np.zeros(shape, np.float64)
-
-    return Scratch(
-        missing=ints(vertices),
-        free=ints(resources),
-        room_free_s=floats(int(p.room_ptr[-1])),
-        key=floats(tasks),
-        ready_s=floats(tasks),
-        begin_s=floats(tasks),
-        end_s=floats(tasks),
-        resource=ints(tasks),
-        transfer_ptr=ints(tensors + 1),
-        transfer_tensor=ints(edges),
-        transfer_target=ints(edges),
-        queue_ptr=ints(resources + 1),
-        queue_size=ints(resources),
-        queue_head=ints(devices),
-        queue=ints(tasks),
-        free_s=floats(devices),
-        load_s=floats(resources),
-        tail_s=floats(tasks),
-        least_tail_s=floats(resources),
-        least_s=floats(1),
-        active=ints(resources),
-        place=ints(resources),
-        event_s=floats(tasks),
-        event_task=ints(tasks),
-        seen_s=floats(tasks),
-        seen_task=ints(tasks),
-        uses=ints(tensors, devices) if p.limit_memory else ints(0, 0),
-        free_bytes=floats(devices),
-        lacking=ints(devices),
-        lent_bytes=floats(devices),
-        phase_left=ints(phases),
-        parked=ints(phases),
-        following=ints(tasks),
-        counters=ints(5),
-    )
+from doppler.base.arrays import FloatArray, IntArray
+from doppler.base.jit import compiled, inlined
+from doppler.sim.bounds_kernel import bound_execs, bound_transfers, raise_bound
+from doppler.sim.memory_kernel import count_uses, drop_use, lend, lent_share, priced_s, requeue
+from doppler.sim.queues_kernel import activate, enqueue, insert, pop, sink
+from doppler.sim.state_kernel import (
+    ACTIVE,
+    DRAW,
+    EVENTS,
+    PHASE,
+    UNFINISHED,
+    UNLIMITED,
+    Arrays,
+    Scratch,
+    memory_device,
+    need_bytes,
+    source_of,
+    transfer_s,
+)
 
 
 @compiled
@@ -257,19 +131,6 @@ def see_input(p: Arrays, s: Scratch, vertex: int, device: int, seen_s: float) ->
 
 
 @inlined
-def insert(s: Scratch, task: int, head: int, tail: int) -> None:
-    """Put a task into the sorted queue between `head` and `tail`, from the end."""
-    key = s.key[task]
-    while tail > head:
-        other = s.queue[tail - 1]
-        if s.key[other] < key or (s.key[other] == key and other < task):
-            break
-        s.queue[tail] = other
-        tail -= 1
-    s.queue[tail] = task
-
-
-@inlined
 def run_one(
     p: Arrays,
     draw: int,
@@ -345,83 +206,6 @@ def begin(p: Arrays, devices: IntArray, s: Scratch) -> None:
     for t in p.arriving:
         for k in range(s.transfer_ptr[t], s.transfer_ptr[t + 1]):
             make_ready(p, devices, s, vertices + k, 0.0)
-
-
-@inlined
-def bound_execs(p: Arrays, draw: int, devices: IntArray, s: Scratch) -> None:
-    """What an assignment takes at least: its longest path, and the work of each device.
-
-    Also what that takes from the end of each vertex, and on each device, for `raise_bound`.
-    """
-    hop_s, longest_s = p.dispatch_s + p.completion_s, -p.dispatch_s
-    s.load_s[:] = 0.0
-    s.least_tail_s[:] = np.inf
-    for i in range(len(p.order) - 1, -1, -1):
-        v, tail_s = p.order[i], 0.0
-        if p.is_input[v]:
-            continue
-        d = devices[v]
-        for o in range(p.output_ptr[v], p.output_ptr[v + 1]):
-            t = p.output_tensor[o]
-            for e in range(p.reader_ptr[t], p.reader_ptr[t + 1]):
-                r = p.reader[e]
-                target = devices[r]
-                after_s = hop_s + p.exec_s[draw, r, target] + s.tail_s[r]
-                if d != target:
-                    after_s += hop_s + transfer_s(p, draw, t, p.route[d, target], target)
-                tail_s = max(tail_s, after_s)
-        count(s, d, v, p.exec_s[draw, v, d], tail_s)
-        longest_s = max(longest_s, p.exec_s[draw, v, d] + tail_s)
-    for d in range(len(p.memory_bytes)):
-        if s.load_s[d] > 0.0:
-            longest_s = max(longest_s, busy_s(p, s, d))
-    s.least_s[0] = (p.dispatch_s + longest_s) * BELOW
-
-
-@inlined
-def bound_transfers(p: Arrays, draw: int, devices: IntArray, s: Scratch) -> None:
-    """The same for the transfers, once they are enumerated: their readers, the work of links."""
-    vertices, hop_s, longest_s = len(devices), p.dispatch_s + p.completion_s, -p.dispatch_s
-    for t in range(len(p.producer)):
-        for k in range(s.transfer_ptr[t], s.transfer_ptr[t + 1]):
-            target, tail_s = s.transfer_target[k], 0.0
-            for e in range(p.reader_ptr[t], p.reader_ptr[t + 1]):
-                r = p.reader[e]
-                if devices[r] == target:
-                    tail_s = max(tail_s, hop_s + p.exec_s[draw, r, target] + s.tail_s[r])
-            resource = s.resource[vertices + k]
-            link = resource - len(p.memory_bytes)
-            count(s, resource, vertices + k, transfer_s(p, draw, t, link, target), tail_s)
-    for resource in range(len(p.memory_bytes), len(p.capacity)):
-        if s.load_s[resource] > 0.0:
-            longest_s = max(longest_s, busy_s(p, s, resource))
-    s.least_s[0] = max(s.least_s[0], (p.dispatch_s + longest_s) * BELOW)
-
-
-@inlined
-def count(s: Scratch, resource: int, task: int, duration: float, tail_s: float) -> None:
-    """Note a task that has not started."""
-    s.tail_s[task] = tail_s
-    s.load_s[resource] += duration
-    s.least_tail_s[resource] = min(s.least_tail_s[resource], tail_s)
-
-
-@inlined
-def busy_s(p: Arrays, s: Scratch, resource: int) -> float:
-    """How long a resource takes at least for what has not started, and what comes after it."""
-    rooms = p.room_ptr[resource + 1] - p.room_ptr[resource]
-    if rooms == 0:
-        return 0.0
-    return s.load_s[resource] / rooms + s.least_tail_s[resource]
-
-
-@inlined
-def raise_bound(p: Arrays, s: Scratch, task: int, begin_s: float, duration: float) -> None:
-    """A task starts: nothing else on its resource starts before it, and its readers come after."""
-    resource = s.resource[task]
-    least_s = max(begin_s + busy_s(p, s, resource), s.end_s[task] + s.tail_s[task])
-    s.least_s[0] = max(s.least_s[0], least_s * BELOW)
-    s.load_s[resource] -= duration
 
 
 @inlined
@@ -513,35 +297,6 @@ def enumerate_transfers(p: Arrays, devices: IntArray, priority: FloatArray, s: S
 
 
 @inlined
-def source_of(p: Arrays, devices: IntArray, tensor: int) -> int:
-    """The device that makes a tensor; D, the host, for one that arrives."""
-    producer = p.producer[tensor]
-    return len(p.memory_bytes) if p.is_input[producer] else devices[producer]
-
-
-@inlined
-def count_uses(p: Arrays, devices: IntArray, s: Scratch) -> None:
-    """Uses of each tensor on each device: readers there, and transfers that leave.
-
-    A result has one more where it is made, which never ends. What is in place takes its memory.
-    """
-    s.uses[:] = 0
-    for t in range(len(p.producer)):
-        if p.is_in_place[t]:
-            for e in range(p.reader_ptr[t], p.reader_ptr[t + 1]):
-                d = devices[p.reader[e]]
-                if s.uses[t, d] == 0:
-                    s.free_bytes[d] -= p.whole_bytes[t]
-                s.uses[t, d] += 1
-        elif p.is_released[t]:
-            for e in range(p.reader_ptr[t], p.reader_ptr[t + 1]):
-                s.uses[t, devices[p.reader[e]]] += 1
-            if not p.is_input[p.producer[t]]:
-                leaving = s.transfer_ptr[t + 1] - s.transfer_ptr[t]
-                s.uses[t, devices[p.producer[t]]] += leaving + (1 if p.is_result[t] else 0)
-
-
-@inlined
 def make_ready(p: Arrays, devices: IntArray, s: Scratch, task: int, now: float) -> None:
     """A task has all its inputs: queue it, or keep it for its phase."""
     s.ready_s[task] = now
@@ -557,106 +312,6 @@ def make_ready(p: Arrays, devices: IntArray, s: Scratch, task: int, now: float) 
         start(p, devices, s, task, now, False)  # nothing to queue for
         return
     enqueue(s, task)
-
-
-@inlined
-def enqueue(s: Scratch, task: int) -> None:
-    """Put a task into its resource's queue."""
-    resource = s.resource[task]
-    push(s, resource, task)
-    if s.place[resource] < 0:
-        activate(s, resource)
-    elif s.queue[s.queue_ptr[resource]] == task:
-        rise(s, resource, s.place[resource])
-
-
-@inlined
-def push(s: Scratch, resource: int, task: int) -> None:
-    """Put a task into a resource's heap."""
-    base, i = s.queue_ptr[resource], s.queue_size[resource]
-    s.queue_size[resource] = i + 1
-    key = s.key[task]
-    while i > 0:
-        up = (i - 1) >> 1
-        other = s.queue[base + up]
-        if s.key[other] < key or (s.key[other] == key and other < task):
-            break
-        s.queue[base + i] = other
-        i = up
-    s.queue[base + i] = task
-
-
-@inlined
-def pop(s: Scratch, resource: int) -> int:
-    """Take the first task off a resource's heap."""
-    base = s.queue_ptr[resource]
-    size = s.queue_size[resource] - 1
-    s.queue_size[resource] = size
-    first, task = s.queue[base], s.queue[base + size]
-    key = s.key[task]
-    i = 0
-    while True:
-        down = 2 * i + 1
-        if down >= size:
-            break
-        child = s.queue[base + down]
-        if down + 1 < size:
-            other = s.queue[base + down + 1]
-            if s.key[other] < s.key[child] or (s.key[other] == s.key[child] and other < child):
-                down, child = down + 1, other
-        if key < s.key[child] or (key == s.key[child] and task < child):
-            break
-        s.queue[base + i] = child
-        i = down
-    s.queue[base + i] = task
-    return first
-
-
-@inlined
-def activate(s: Scratch, resource: int) -> None:
-    """Note a resource that has capacity and a queue."""
-    if s.place[resource] < 0 and s.free[resource] > 0 and s.queue_size[resource] > 0:
-        last = s.counters[ACTIVE]
-        s.counters[ACTIVE] = last + 1
-        rise(s, resource, last)
-
-
-@inlined
-def goes_first(s: Scratch, a: int, b: int) -> bool:
-    """Whether the first task of one resource comes before that of another."""
-    x, y = s.queue[s.queue_ptr[a]], s.queue[s.queue_ptr[b]]
-    return s.key[x] < s.key[y] or (s.key[x] == s.key[y] and x < y)
-
-
-@inlined
-def rise(s: Scratch, resource: int, i: int) -> None:
-    """Put an active resource where it belongs: at place i of the heap or above it."""
-    while i > 0:
-        up = (i - 1) >> 1
-        other = s.active[up]
-        if not goes_first(s, resource, other):
-            break
-        s.active[i], s.place[other] = other, i
-        i = up
-    s.active[i], s.place[resource] = resource, i
-
-
-@inlined
-def sink(s: Scratch, resource: int) -> None:
-    """Put an active resource where it belongs, in the place of the first or below it."""
-    i, size = 0, s.counters[ACTIVE]
-    while True:
-        down = 2 * i + 1
-        if down >= size:
-            break
-        if down + 1 < size and goes_first(s, s.active[down + 1], s.active[down]):
-            down += 1
-        other = s.active[down]
-        if not goes_first(s, other, resource):
-            break
-        s.active[i], s.place[other] = other, i
-        i = down
-    s.active[i], s.place[resource] = resource, i
 
 
 @inlined
@@ -709,16 +364,6 @@ def choose(p: Arrays, devices: IntArray, s: Scratch) -> int:
                 s.free_bytes[d] -= need_bytes(p, s, task)
             return task
     return -1
-
-
-@inlined
-def transfer_s(p: Arrays, draw: int, tensor: int, link: int, target: int) -> float:
-    """Seconds to move a tensor over a link to a device."""
-    seconds = p.fixed_s[tensor] + p.latency_s[link]
-    seconds += p.tensor_bytes[tensor] * p.s_per_byte[link]
-    if len(p.transfer_factor) > 0:
-        seconds *= p.transfer_factor[draw, tensor, target]
-    return seconds
 
 
 @inlined
@@ -810,80 +455,6 @@ def release(p: Arrays, devices: IntArray, s: Scratch, task: int) -> None:
         freed = d < len(p.memory_bytes) and drop_use(p, s, t, d)
     if freed:
         requeue(p, s, d)
-
-
-@inlined
-def requeue(p: Arrays, s: Scratch, device: int) -> None:
-    """Queue the tasks again that lacked memory on a device, but for those that still do."""
-    waiting = s.lacking[device]
-    s.lacking[device] = -1
-    while waiting >= 0:
-        following = s.following[waiting]
-        if need_bytes(p, s, waiting) <= s.free_bytes[device]:
-            enqueue(s, waiting)
-        else:
-            s.following[waiting] = s.lacking[device]
-            s.lacking[device] = waiting
-        waiting = following
-
-
-@inlined
-def lend(p: Arrays, s: Scratch) -> None:
-    """Lend a device what the task that lacks least memory lacks; of equal ones the first task."""
-    first, least, device = -1, np.inf, -1
-    for d in range(len(p.memory_bytes)):
-        task = s.lacking[d]
-        while task >= 0:
-            lack = need_bytes(p, s, task) - s.free_bytes[d]
-            if lack < least or (lack == least and task < first):
-                first, least, device = task, lack, d
-            task = s.following[task]
-    s.free_bytes[device] += least
-    s.lent_bytes[device] += least
-    requeue(p, s, device)
-
-
-@inlined
-def lent_share(p: Arrays, s: Scratch) -> float:
-    """How much memory was lent, as a share of that of all devices whose memory has a limit."""
-    lent_bytes, all_bytes = 0.0, 0.0
-    if p.limit_memory:
-        for d in range(len(p.memory_bytes)):
-            if p.memory_bytes[d] < np.inf:
-                lent_bytes += s.lent_bytes[d]
-                all_bytes += p.memory_bytes[d]
-    return max(lent_bytes / max(all_bytes, 1.0), LEAST_SHARE) if lent_bytes > 0.0 else 0.0
-
-
-@inlined
-def priced_s(makespan_s: float, share: float, price: float) -> float:
-    """What a makespan counts as where this share of the memory was lent."""
-    return makespan_s * (1.0 + price * share)
-
-
-@inlined
-def drop_use(p: Arrays, s: Scratch, tensor: int, device: int) -> bool:
-    """Count one use less; free the tensor there if it was the last."""
-    s.uses[tensor, device] -= 1
-    if s.uses[tensor, device] > 0:
-        return False
-    s.free_bytes[device] += p.whole_bytes[tensor]
-    return True
-
-
-@inlined
-def memory_device(s: Scratch, vertices: int, task: int) -> int:
-    """Where a task's output goes."""
-    return s.resource[task] if task < vertices else s.transfer_target[task - vertices]
-
-
-@inlined
-def need_bytes(p: Arrays, s: Scratch, task: int) -> float:
-    """Bytes a task takes when it starts."""
-    vertices = len(p.is_input)
-    if task >= vertices:
-        return p.whole_bytes[s.transfer_tensor[task - vertices]]
-    return p.need_bytes[task]
 
 
 @inlined

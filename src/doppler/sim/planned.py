@@ -48,8 +48,8 @@ def run_planned(
 def _task_arrays(
     problem: Problem, assignment: Assignment, tasks: Tasks, duration_s: FloatArray, *, fifo: bool
 ) -> "TaskArrays":
-    from doppler.sim.kernel import UNLIMITED
     from doppler.sim.planned_kernel import TaskArrays
+    from doppler.sim.state_kernel import UNLIMITED
 
     graph, topology = problem.graph, problem.topology
     needed, needs = dependencies(graph, tasks, assignment.memory)

@@ -30,7 +30,7 @@ from doppler.trace import Trace, build_trace
 
 if TYPE_CHECKING:
     from doppler.sim.fixed_kernel import Fixed, Rows
-    from doppler.sim.kernel import Arrays
+    from doppler.sim.state_kernel import Arrays
 MIN_BATCH = 16  # assignments from which threads pay
 MAX_PART = 1_000_000  # vertices and edges that a thread takes at a time
 MAX_SORTED = 4096  # vertices up to which sorted arrays beat heaps whatever the graph
@@ -52,7 +52,8 @@ class Simulator(SimulatorBase):
 
     def run(self, graph: Graph, assignment: Assignment, seed: int = 0) -> Trace:
         """Every begin and end of every exec and transfer."""
-        from doppler.sim.kernel import NOT_LENT, make_scratch, run_batch
+        from doppler.sim.kernel import run_batch
+        from doppler.sim.state_kernel import NOT_LENT, make_scratch
 
         assignment.check(graph, self.topology)
         if (plan := checked_plan(assignment, self.config)) is not None:
@@ -124,7 +125,8 @@ class Simulator(SimulatorBase):
         self, graph: Graph, devices: IntArray, seed: int = 0
     ) -> tuple[FloatArray, FloatArray] | None:
         """(V,) when every vertex begins and ends with (V,) devices; None where they do not fit."""
-        from doppler.sim.kernel import NOT_LENT, make_scratch, run_batch
+        from doppler.sim.kernel import run_batch
+        from doppler.sim.state_kernel import NOT_LENT, make_scratch
 
         arrays, table = self.arrays(graph, [seed]), self._device_table(graph, devices[None])
         scratch, makespan = make_scratch(arrays), np.zeros(1)
@@ -145,7 +147,8 @@ class Simulator(SimulatorBase):
         makespan: FloatArray,
     ) -> Callable[[slice], None]:
         """What puts the makespans of some rows of the table into (B,) `makespan`."""
-        from doppler.sim.kernel import NOT_LENT, make_scratch, run_batch, run_uncontended_batch
+        from doppler.sim.kernel import run_batch, run_uncontended_batch
+        from doppler.sim.state_kernel import NOT_LENT, make_scratch
 
         arrays = self.arrays(graph, [seed])
         if self.config.mode == FIXED:
@@ -179,7 +182,7 @@ class Simulator(SimulatorBase):
 
     def schedule(self, graph: Graph, assignment: Assignment, seed: int = 0) -> Schedule:
         """The assignment's schedule in mode `fixed`: its own, or one by list scheduling."""
-        from doppler.sim.kernel import make_scratch
+        from doppler.sim.state_kernel import make_scratch
 
         assignment.check(graph, self.topology)
         if assignment.schedule is not None or assignment.memory is not None:
@@ -226,7 +229,9 @@ class Simulator(SimulatorBase):
 
     def lent_shares(self, graph: Graph, devices: IntArray, *, seed: int = 0) -> FloatArray:
         """(B,) share of all memory that `run_with_loans` lends them; 0 for those that run."""
-        from doppler.sim.kernel import lent_share, make_scratch, run_batch
+        from doppler.sim.kernel import run_batch
+        from doppler.sim.memory_kernel import lent_share
+        from doppler.sim.state_kernel import make_scratch
 
         table, arrays = self._device_table(graph, devices), self.arrays(graph, [seed])
         priority, scratch = self._batch_priority(graph, devices, seed), make_scratch(arrays)
@@ -261,7 +266,7 @@ class Simulator(SimulatorBase):
 
     def arrays(self, graph: Graph, seeds: Sequence[int] = (0,)) -> "Arrays":
         """The problem of the graph for the kernel, with a draw of the noise for each seed."""
-        from doppler.sim.kernel import Arrays
+        from doppler.sim.state_kernel import Arrays
 
         problem, last, key = self.problem(graph), self._arrays, tuple(seeds)
         if last is not None and last[0] is problem and last[1] == key:
@@ -291,9 +296,8 @@ class Simulator(SimulatorBase):
 
     def _priority(self, graph: Graph, assignment: Assignment, seed: int) -> FloatArray:
         priority = priorities(self.config.strategy, self.problem(graph), assignment, seed)
-        if priority is None:
-            priority = np.zeros(graph.num_vertices)
-        return np.array(priority).reshape(1, -1)
+        values = np.zeros(graph.num_vertices) if priority is None else np.array(priority)
+        return values.reshape(1, -1)
 
     def priority(self, graph: Graph, seed: int = 0) -> FloatArray:
         """(1, V) the strategy's priorities for the kernel, where they do not vary by assignment."""
@@ -313,7 +317,7 @@ class Simulator(SimulatorBase):
         """The arrays of a problem that no draw of the noise changes; the last ones are kept."""
         if self._fixed is not None and self._fixed[0] is problem:
             return self._fixed[1]
-        from doppler.sim.kernel import UNLIMITED
+        from doppler.sim.state_kernel import UNLIMITED
 
         graph, topology, config = problem.graph, problem.topology, self.config
         rooms, ahead = np.concatenate([problem.slots, problem.lanes]), topology.host.ahead
@@ -367,11 +371,9 @@ class Simulator(SimulatorBase):
 
 
 def _num_threads(threads: int | None) -> int:
-    if threads is not None:
-        return threads
-    if hasattr(os, "sched_getaffinity"):
+    if threads is None and hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return threads or os.cpu_count() or 1
 
 
 def simulate(

@@ -108,7 +108,7 @@ def observe_search(
 ) -> Observed:
     """Some moves of each phase of a search, which begins from one of the best heuristics."""
     from doppler.placers.search.kernel import improve, observe
-    from doppler.sim.kernel import make_scratch
+    from doppler.sim.state_kernel import make_scratch
 
     rng, search = np.random.default_rng(seed), SearchConfig()
     simulator = Simulator(problem)

@@ -245,7 +245,7 @@ class Annealer:
     def __init__(
         self, problem: Problem, starts: list[IntArray], config: SearchConfig, seed: int
     ) -> None:
-        from doppler.sim.kernel import make_scratch
+        from doppler.sim.state_kernel import make_scratch
 
         seed = index(seed)  # a plain int: the kernel is compiled for it
         self.config, self.seed = config, seed

@@ -16,7 +16,7 @@ from doppler.sim.simulator import Simulator
 if TYPE_CHECKING:
     from doppler.placers.search.judge_kernel import Judge
     from doppler.placers.search.moves_kernel import Chain, Neighbourhood
-    from doppler.sim.kernel import Arrays, Scratch
+    from doppler.sim.state_kernel import Arrays, Scratch
 
 # The least price of lent memory, as a share of the makespan for all memory once more, and the
 # factor by which a move changes it: of nine pairs the best on 30 problems of splits `train` and
@@ -59,7 +59,7 @@ class Improver:
         where it began then matters.
         """
         from doppler.placers.search.kernel import INFEASIBLE, improve, undo
-        from doppler.sim.kernel import make_scratch
+        from doppler.sim.state_kernel import make_scratch
 
         for row in devices:
             check_devices(self.graph, len(self.arrays.memory_bytes), row)

@@ -23,7 +23,7 @@ from doppler.placers.search.moves_kernel import (
     propose,
     take_back,
 )
-from doppler.sim.kernel import Arrays, Scratch, transfer_s
+from doppler.sim.state_kernel import Arrays, Scratch, transfer_s
 
 SIZES = (1, 2, 6, 24)  # most vertices of the moves of a class; and one for larger ones
 NUM_CLASSES = NUM_KINDS * (len(SIZES) + 1)

@@ -16,7 +16,9 @@ from doppler.placers.search.moves_kernel import (
     propose,
     take_back,
 )
-from doppler.sim.kernel import Arrays, Scratch, lent_share, priced_s, run_batch
+from doppler.sim.kernel import run_batch
+from doppler.sim.memory_kernel import lent_share, priced_s
+from doppler.sim.state_kernel import Arrays, Scratch
 
 ANY = 1e299  # a limit that no cost exceeds, under which simulations note what bounds need
 INFEASIBLE = 1e290  # the least cost of what runs out of memory; any other is less

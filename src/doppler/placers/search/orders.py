@@ -156,7 +156,7 @@ class _Runs:
 
     def __init__(self, problem: Problem, devices: IntArray) -> None:
         from doppler.sim.fixed_kernel import make_fixed
-        from doppler.sim.kernel import make_scratch
+        from doppler.sim.state_kernel import make_scratch
 
         simulator = Simulator(problem, SimConfig(strategy=ORDER, mode=FIXED))
         self._arrays = simulator.arrays(problem.graph)
