@@ -327,20 +327,32 @@ def sealed_jobs(every: Iterable[Job], patterns: Iterable[str], results: Path) ->
 def show(paths: list[Path], log: Path) -> None:
     """All tables, and how often was looked."""
     results = read(paths)
+    best = best_known(results)
     groups: dict[str, dict[int, list[Result]]] = {}
     for name, result in results.items():
         kind, _, rest = name.partition("/")
         case, _, seed = rest.rpartition("/")
         about = results.get(f"known/{case}")
         if kind == "placed" and about is not None:
-            row = about | result
-            row["best"] = min(row.get(key) or inf for key in ("search", "earlier", *ROWS))
+            row = about | result | {"best": best[case]}
             groups.setdefault(case.partition("/")[0], {}).setdefault(int(seed), []).append(row)
     for group, by_seed in groups.items():
         show_group(group, list(by_seed.values()))
     show_time(results)
     looks = list(csv.reader(log.open())) if log.exists() else []
     print(f"\nThe sealed problems were looked at {max(0, len(looks) - 1)} times.")
+
+
+def best_known(results: dict[str, Result]) -> dict[str, float]:
+    """The least makespan of each case, of any method and policy."""
+    best: dict[str, float] = {}
+    for name, result in results.items():
+        kind, _, case = name.partition("/")
+        if kind in ("known", "placed"):
+            case = case if kind == "known" else case.rpartition("/")[0]
+            made = (result.get(key) or inf for key in ("search", "earlier", *ROWS))
+            best[case] = min(best.get(case, inf), *made)
+    return best
 
 
 def show_group(group: str, seeds: list[list[Result]]) -> None:
