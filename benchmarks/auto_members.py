@@ -17,8 +17,8 @@ placers is replaced, so that other work on the machine does not count. What a me
 - `from policy`: a quarter of the time for the samples of `doppler`, then search from the best 12.
 - `lists`: the best of all list schedulers, however long they take.
 
-`benchmarks/results/auto-members.jsonl` is what we measured on 19 November 2026 on split
-`validation`, which was looked at seven times before that.
+`benchmarks/results/auto-members.jsonl` is what we measured in November 2026 on split
+`validation`, which was looked at eight times before that.
 """
 
 import argparse
