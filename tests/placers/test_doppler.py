@@ -49,7 +49,8 @@ def graph(seed: int = 0) -> Graph:
 
 class TestContract(PlacerContract):
     def placer(self) -> Placer:
-        return DopplerPlacer(policy(), samples=4)
+        short = NeighbourhoodConfig(polishing_work=100_000)
+        return DopplerPlacer(policy(), samples=4, search=short)
 
 
 def test_the_best_proposal_is_placed() -> None:

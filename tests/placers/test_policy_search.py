@@ -198,6 +198,14 @@ def test_with_a_budget_polishing_takes_what_is_left_of_it(monkeypatch: pytest.Mo
     assert budgets[1].evaluations == placer.search.polishing_work // (30 + count_edges(problem()))
 
 
+def test_the_smallest_graphs_are_not_polished_for_longer() -> None:
+    config = NeighbourhoodConfig(polishing_least=64)
+    few, more = (config.polishing(size, None).evaluations for size in (64, 65))
+    assert [config.polishing(size, None).evaluations for size in (0, 1, 63)] == [few] * 3
+    assert few == config.polishing_work // 64
+    assert more == config.polishing_work // 65
+
+
 def test_without_polishing_it_ends_after_its_samples() -> None:
     placer = DopplerPlacer(array_policy(SHAPE), samples=24)
     plain = DopplerPlacer(array_policy(SHAPE), samples=24, search=PLAIN).place(problem())

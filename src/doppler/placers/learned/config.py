@@ -11,7 +11,7 @@ from doppler.placers.search.annealing import SearchConfig
 _POSITIVE = (
     *("max_pairs", "min_samples", "max_samples", "min_samples_per_thread", "initial_batch"),
     *("max_populations", "samples_per_population", "elites", "batch_pairs", "min_batch"),
-    *("max_batch", "max_batches", "frontier", "max_tries", "polished"),
+    *("max_batch", "max_batches", "frontier", "max_tries", "polished", "polishing_least"),
 )
 _SHARES = (
     *(
@@ -88,6 +88,7 @@ class NeighbourhoodConfig:
     # Polishing: local moves, annealed, from the best of all populations.
     polished: int = 2  # assignments, each by a chain; with a budget in seconds, one by each core
     polishing_work: int = 16_000_000  # vertices and edges in all simulations, without a budget
+    polishing_least: int = 64  # that a simulation counts as at least: a short one has a cost too
     polishing_share: float = 0.5  # of a budget in seconds, at least; it lasts until the budget ends
     hot: float = 1e-3  # temperature at the beginning, as a share of the makespan
     cold: float = 1e-5  # and at the end
@@ -136,7 +137,7 @@ class NeighbourhoodConfig:
     def polishing(self, size: int, left_s: float | None) -> SearchConfig:
         """How to polish that many vertices and edges: for what is left of a budget, if any."""
         chains = self.polished if left_s is None else max(len(cores()), self.polished)
-        evaluations = max(self.polishing_work // max(size, 1), chains)
+        evaluations = max(self.polishing_work // max(size, self.polishing_least), chains)
         return SearchConfig(
             seconds=1.0 if left_s is None else left_s,
             evaluations=evaluations if left_s is None else None,
