@@ -271,7 +271,7 @@ def on_zero_shot() -> list[str]:
     others = ("job", "cores", "inference_s")
     best = {
         case: min(
-            known[case]["search"],
+            *(known[case][key] for key in ("search", "earlier")),
             *(v for row in every for key, v in row.items() if key not in others and v),
         )
         for case, every in placed.items()

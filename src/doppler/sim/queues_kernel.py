@@ -62,19 +62,6 @@ def pop(s: Scratch, resource: int) -> int:
 
 
 @inlined
-def insert(s: Scratch, task: int, head: int, tail: int) -> None:
-    """Put a task into the sorted queue between `head` and `tail`, from the end."""
-    key = s.key[task]
-    while tail > head:
-        other = s.queue[tail - 1]
-        if s.key[other] < key or (s.key[other] == key and other < task):
-            break
-        s.queue[tail] = other
-        tail -= 1
-    s.queue[tail] = task
-
-
-@inlined
 def activate(s: Scratch, resource: int) -> None:
     """Note a resource that has capacity and a queue."""
     if s.place[resource] < 0 and s.free[resource] > 0 and s.queue_size[resource] > 0:

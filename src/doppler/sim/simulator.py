@@ -147,8 +147,9 @@ class Simulator(SimulatorBase):
         makespan: FloatArray,
     ) -> Callable[[slice], None]:
         """What puts the makespans of some rows of the table into (B,) `makespan`."""
-        from doppler.sim.kernel import run_batch, run_uncontended_batch
+        from doppler.sim.kernel import run_batch
         from doppler.sim.state_kernel import NOT_LENT, make_scratch
+        from doppler.sim.uncontended_kernel import run_uncontended_batch
 
         arrays = self.arrays(graph, [seed])
         if self.config.mode == FIXED:
@@ -306,8 +307,7 @@ class Simulator(SimulatorBase):
     def _batch_priority(self, graph: Graph, devices: Any, seed: int) -> FloatArray:
         """(1, V), or (B, V) where each assignment has an order of its own."""
         if self.config.strategy != ORDER:
-            nobody = Assignment(np.where(graph.is_input, -1, 0))
-            return self._priority(graph, nobody, seed)
+            return self._priority(graph, Assignment(np.where(graph.is_input, -1, 0)), seed)
         if isinstance(devices, np.ndarray):
             raise AssignmentError("strategy `order` needs assignments with their orders")
         own = [self._priority(graph, assignment, seed) for assignment in devices]
